@@ -16,7 +16,7 @@ from tests.support.jvm import KAFKA_VERSIONS, JavaProcess, JvmUnavailable, java_
 from tests.support.live_broker import LiveBroker, until
 from tests.support.rolled import roll_everything
 
-pytestmark = [pytest.mark.clients, pytest.mark.jvm]
+pytestmark = [pytest.mark.clients, pytest.mark.jvm, pytest.mark.exhaustive]
 
 SETTINGS: Final = {
     "wal.commit.interval.ms": "5",

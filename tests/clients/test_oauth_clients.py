@@ -158,6 +158,7 @@ def errors_of(config: dict[str, Any]) -> list[confluent_kafka.KafkaError]:
     return found
 
 
+@pytest.mark.exhaustive
 def test_bad_tokens_are_told_alike(secured: Secured) -> None:
     tokens = [
         secured.issuer.token(exp=1),
@@ -181,6 +182,7 @@ def test_who_has_a_token_has_the_rights_of_its_user(secured: Secured) -> None:
     assert error.name() == "TOPIC_AUTHORIZATION_FAILED"
 
 
+@pytest.mark.exhaustive
 def test_a_producer_outlives_its_tokens(secured: Secured) -> None:
     """Sessions end with their tokens; the client logs in again on its connection (KIP-368)."""
     given = []

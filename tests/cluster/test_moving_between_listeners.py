@@ -102,6 +102,7 @@ def cluster(tmp_path: Path) -> Iterator[MovingCluster]:
         yield moving
 
 
+@pytest.mark.exhaustive
 def test_a_cluster_moves_to_sasl_between_its_brokers(cluster: MovingCluster) -> None:
     admin = AdminClient(cluster.client)
     admin.create_topics([NewTopic("made", PARTITIONS)])["made"].result(TIMEOUT_S)

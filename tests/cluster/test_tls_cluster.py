@@ -72,6 +72,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsCluster]:
         yield found
 
 
+@pytest.mark.exhaustive  # test_secure_cluster.py does it with log-ins
 def test_certificates_are_replaced_and_a_broker_goes_while_records_come(
     cluster: TlsCluster,
 ) -> None:

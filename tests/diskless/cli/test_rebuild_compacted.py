@@ -89,6 +89,7 @@ def check(found: list[Seen], written: list[Seen]) -> None:
             assert key not in values or values[key] == one
 
 
+@pytest.mark.exhaustive  # random histories without clients: tests/tiering/
 @pytest.mark.parametrize("seed", seeds(1))
 def test_no_removed_record_comes_back(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: int

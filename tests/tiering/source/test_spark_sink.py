@@ -105,6 +105,7 @@ def test_a_stream_that_forgot_its_last_batch_writes_it_once(
 
 
 @pytest.mark.spark
+@pytest.mark.exhaustive
 def test_a_batch_write_with_an_id_is_there_once(spark: SparkSession, broker: LiveBroker) -> None:
     rows = spark.range(500).selectExpr("cast(id as string) as key", "cast(id as string) as value")
     options = {"bootstrap": broker.bootstrap, "topic": "made", "sink.id": "made-once"}
