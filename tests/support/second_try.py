@@ -51,5 +51,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for report in terminalreporter.stats["rerun"]:
         terminalreporter.line(f"{report.nodeid} ({report.when})")
         terminalreporter.line(report.longreprtext)
+        for title, text in report.sections:
+            if title.startswith("the end of "):  # tests/support/broker_logs.py
+                terminalreporter.line(f"{title}:\n{text}")
     if len(names) > MOST:
         terminalreporter.line(f"{len(names)} of them; at most {MOST} are allowed", red=True)
