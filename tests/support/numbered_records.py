@@ -11,7 +11,7 @@ import time
 from contextlib import closing
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from tests.support import stock_clients as clients
 
@@ -80,10 +80,9 @@ class NumberedProducer:
 def everything(bootstrap: str, topic: str = "t") -> dict[tuple[int, int], int]:
     """(partition, offset) -> number of all that is in the topic."""
     found: dict[tuple[int, int], int] = {}
-    settings = {"socket_timeout_ms": _ASK_AGAIN_S * 1000}
-    with closing(clients.confluent_consumer(bootstrap, **settings)) as consumer:
-        places = [TopicPartition(topic, index, 0) for index in range(PARTITIONS)]
-        count = sum(_end_offset(consumer, place) for place in places)
+    places = [TopicPartition(topic, index, 0) for index in range(PARTITIONS)]
+    count = sum(_end_offset(bootstrap, place) for place in places)
+    with closing(clients.confluent_consumer(bootstrap)) as consumer:
         consumer.assign(places)
         while len(found) < count:
             messages = consumer.consume(min(count - len(found), 1_000), timeout=clients.TIMEOUT_S)
@@ -95,16 +94,19 @@ def everything(bootstrap: str, topic: str = "t") -> dict[tuple[int, int], int]:
     return found
 
 
-def _end_offset(consumer: Consumer, place: TopicPartition) -> int:
+def _end_offset(bootstrap: str, place: TopicPartition) -> int:
     """Where a partition ends.
 
-    librdkafka forgets such a request when a broker comes or goes. Whatever timeout this call has,
-    it then waits for the socket's, a minute by default; so that one is short, and it asks again.
+    When a broker comes or goes, librdkafka forgets such a request, or says from then on that there
+    is no such partition, while a new client finds it. Whatever timeout this call has, it waits for
+    the socket's, a minute by default. So that one is short, and each try has a client of its own.
     """
     deadline = time.monotonic() + clients.TIMEOUT_S
+    settings = {"socket_timeout_ms": _ASK_AGAIN_S * 1000}
     while True:
         try:
-            end: int = consumer.get_watermark_offsets(place, timeout=_ASK_AGAIN_S)[1]
+            with closing(clients.confluent_consumer(bootstrap, **settings)) as consumer:
+                end: int = consumer.get_watermark_offsets(place, timeout=_ASK_AGAIN_S)[1]
             return end
         except KafkaException as error:
             if error.args[0].code() not in _WHILE_BROKERS_COME_AND_GO:
