@@ -96,7 +96,7 @@ class Poller:
         self._socket.sendall(struct.pack(">i", len(body)) + body)
 
     def topics(self) -> Sequence[bytes]:
-        """Returns what is asked of each topic; here there is one."""
+        """What the request says of each topic; this one says it of one topic."""
         first, self._first = self._first, (self._first + 1) % len(self._rows)
         count = uvarint(len(self._rows) + 1)
         rows = b"".join([*self._rows[first:], *self._rows[:first]])

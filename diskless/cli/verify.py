@@ -277,7 +277,10 @@ async def _verify_object(
 def _verify_segment(
     url: str, item: LiveObject, typed_values: TypedValues
 ) -> tuple[SegmentFooter, int | None]:
-    """The footer, and how many rows had their typed columns compared; None: none were to be."""
+    """The footer, and the number of rows whose typed columns were compared.
+
+    The number is None where typed columns are not compared at all.
+    """
     key = item.object_key
     with open_blocking_store(url) as store:
         footer = verify_segment(store, key)

@@ -63,12 +63,12 @@ class HttpRequest(NamedTuple):
     authorization: str = ""
     """The Authorization header; empty when there is none. It is a secret."""
     body_bytes: int | None = None
-    """How long the body is that follows; None: it is not said."""
+    """The length that the headers give the body; None where they give none."""
     body: bytes = b""
     peer: str = ""
     """The address of who asks."""
     certificate: bytes | None = None
-    """In DER; None: the connection showed none."""
+    """The client's, in DER; None where it showed none."""
 
 
 class HttpAnswer(NamedTuple):

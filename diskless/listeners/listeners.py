@@ -45,7 +45,7 @@ class PlannedListener(NamedTuple):
     advertised: Endpoint | None
     """None: where it comes to listen."""
     inter_broker_rank: int | None
-    """Its place among those that other brokers reach this one through; None: it is none of them."""
+    """Its place in inter.broker.listener.name; None where that does not name it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class Listener:
     """Bound; refuses connections until a server listens on it."""
     advertised: Endpoint
     inter_broker_rank: int | None
-    """The lowest is told to others, as a rule; None: no broker comes through it."""
+    """Its place in inter.broker.listener.name, the first is 0; None where that does not name it."""
     tls: TlsKeys | None = None
     """What its handshakes use; None: it has none."""
 

@@ -63,7 +63,7 @@ class Coordination:
     metadata_topic: MetadataTopic
     groups: GroupRouter
     secrets: BrokerSecrets | None
-    """By which brokers log in to each other; None: nobody logs in, or no other broker is there."""
+    """Brokers log in to each other by these. None where they do not, or where one is alone."""
 
 
 async def open_coordination(

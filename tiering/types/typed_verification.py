@@ -5,8 +5,8 @@ columns were made by, so they are made once more and compared, value by value an
 finds a job that typed wrongly, and typed parts that do not belong to their rows, which no checksum
 does: they were right when they were written.
 
-Not compared are columns whose schemas are in a registry, and those of a merge of rows that were
-typed by several schemas.
+Not compared are columns of values that carry the id of a schema in a registry, and those of a merge
+of rows that were typed by several schemas.
 
 Failure cases: CorruptSegment naming the key, the row group and the first offset that differs;
 ModuleNotFoundError where the libraries that type are not installed; and what the store raises.
