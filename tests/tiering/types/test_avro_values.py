@@ -48,7 +48,9 @@ def _record(**fields: Any) -> Any:
 
 
 def _wrapped(schema: Any, wanted: Any) -> Any:
-    is_record = isinstance(schema, dict) and schema["type"] == "record"
+    """A record gives the columns itself, also one that may be null; another type gives `value`."""
+    types = [one for one in schema if one != "null"] if isinstance(schema, list) else [schema]
+    is_record = len(types) == 1 and isinstance(types[0], dict) and types[0]["type"] == "record"
     return wanted if is_record else {"value": wanted}
 
 
