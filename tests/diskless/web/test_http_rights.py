@@ -177,6 +177,11 @@ PROTECTED = (
 )
 
 
+def other_mac(token: str) -> str:
+    payload, _, mac = token.rpartition(".")
+    return f"{payload}.{'B' if mac[0] == 'A' else 'A'}{mac[1:]}"
+
+
 @pytest.mark.parametrize("path", PROTECTED)
 def test_nobody_is_told_anything_but_health(port: Port, path: str) -> None:
     forged = [
@@ -188,7 +193,7 @@ def test_nobody_is_told_anything_but_health(port: Port, path: str) -> None:
         Issuer().token(),
         port.issuer.token(exp=1),
         port.issuer.token(sub="__broker"),
-        port.token()[:-2] + "AA",
+        other_mac(port.token()),
     ]
     answers = {port.ask(path, token) for token in forged}
     assert {status for status, _ in answers} == {401}

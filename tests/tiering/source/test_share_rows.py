@@ -17,7 +17,7 @@ from tests.support.flights import (
     consumed_flights,
     produce_flights,
 )
-from tests.support.live_broker import LiveBroker
+from tests.support.live_broker import LiveBroker, until
 from tests.support.rolled import roll_everything
 from tiering.segment_columns import SEGMENT_SCHEMA
 from tiering.source.planning import Share, shares
@@ -202,6 +202,11 @@ def test_records_that_were_deleted_are_an_error_or_left_out(tmp_path: Path) -> N
             assert not [*share_tables(log, partition, Share(0, 10, 30), store, lenient)]
 
 
+def until_it_knows_the_topic(broker: LiveBroker) -> None:
+    client = broker.broker.coordination.client
+    until(lambda: TOPIC in client.topics(), "a broker that knows the topic")
+
+
 def test_any_broker_of_a_cluster_tells_where_records_lie_at_once(tmp_path: Path) -> None:
     """Leaders of partitions are on both brokers, and each follows the other."""
     settings = {
@@ -219,6 +224,7 @@ def test_any_broker_of_a_cluster_tells_where_records_lie_at_once(tmp_path: Path)
             produce_flights(producing, produced, 100)
             produced += 100
             for broker in (one, two):
+                until_it_knows_the_topic(broker)
                 log = TopicLog(broker.bootstrap, TOPIC, sleep=time.sleep)
                 topic_id = log.topic().topic_id
                 partitions = [TopicIdPartition(topic_id, number) for number in range(PARTITIONS)]
