@@ -4,8 +4,9 @@ A test that drives stock clients, processes or servers depends on what else the 
 several thousand that fails and then passes says little about the change that is tested, so it does
 not fail the run; the run names it, and it is mended at its root. More than three fail the run.
 
-No second try: unit tests, which have no real time in them; tests that crash a broker, which promise
-that nothing is lost, ever; random searches, whose finding is a bug the first time.
+No second try: unit tests without a running broker (`LiveBroker`), which have no real time in them;
+tests that crash a broker, which promise that nothing is lost, ever; random searches, whose finding
+is a bug the first time.
 """
 
 from collections.abc import Sequence
@@ -16,7 +17,6 @@ import pytest
 MOST: Final = 3
 PAUSE_S: Final = 10
 """Whatever took the machine may be over then."""
-_NEVER: Final = frozenset({"unit", "crash"})
 
 
 @pytest.hookimpl(trylast=True)  # after tests/support/unit_tests.py has marked the unit tests
@@ -28,7 +28,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _may_have_one(item: pytest.Item) -> bool:
     is_search = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
-    return not is_search and _NEVER.isdisjoint(mark.name for mark in item.iter_markers())
+    marks = {mark.name for mark in item.iter_markers()}
+    in_real_time = "unit" not in marks or "LiveBroker" in vars(getattr(item, "module", item))
+    return in_real_time and not is_search and "crash" not in marks
 
 
 def _unsteady(reporter: pytest.TerminalReporter) -> Sequence[str]:
