@@ -39,6 +39,9 @@ from tiering.segment_sources import SourceRange, encode_sources
 from tiering.typed_columns import leaf_paths, with_typed
 from wal.crc import Buffer, crc32c
 
+ROW_GROUP_BYTES: Final = 4 << 20
+"""Arrow bytes of a row group that a merge or a compaction writes; the roll's, for its reason."""
+
 _COPY_BYTES: Final = 1 << 20
 
 _DICTIONARY_COLUMNS: Final = (
@@ -216,6 +219,22 @@ class SegmentWriter:
         for fragment in _fragments(self._file.fileno(), start, end):
             value = crc32c(fragment, value)
         return value
+
+
+def put_together(tables: Iterator[pa.Table], row_group_bytes: int) -> Iterator[pa.Table]:
+    """The same rows in tables of up to `row_group_bytes` and a quarter; none is cut."""
+    together: list[pa.Table] = []
+    size_bytes = 0
+    for table in tables:
+        if not table.num_rows:
+            continue
+        if together and size_bytes + table.nbytes > row_group_bytes * 1.25:
+            yield pa.concat_tables(together)
+            together, size_bytes = [], 0
+        together.append(table)
+        size_bytes += table.nbytes
+    if together:
+        yield pa.concat_tables(together)
 
 
 class FileBody:

@@ -44,15 +44,12 @@ from tiering.segment_columns import SEGMENT_SCHEMA, read_whole_row_group, timest
 from tiering.segment_format import EmptyBatch, SegmentFooter, SegmentIdentity, WrittenSegment
 from tiering.segment_sources import SourceRange, decode_sources
 from tiering.segment_verification import existing_segment
-from tiering.segment_writer import FileBody, SegmentWriter
+from tiering.segment_writer import ROW_GROUP_BYTES, FileBody, SegmentWriter, put_together
 from wal.columns import Int64s
 from wal.coordinates import ObjectKey, Offset
 from wal.errors import CorruptSegment, ObjectExists, ObjectNotFound
 from wal.failpoint import failpoint
 from wal.stores.blocking_store import BlockingStore
-
-ROW_GROUP_BYTES: Final = 4 << 20
-"""Rows of an output's row group, as Arrow; the size that the roll gives them."""
 
 _HEADS_AT_ONCE: Final = 16
 _BATCH_COLUMNS: Final = (
@@ -137,7 +134,7 @@ def _write(
             tables = _kept_rows(
                 inputs, removed, typed, task.plan.delete_horizon_ms, store, producers
             )
-            for rows in _grouped(tables, row_group_bytes):
+            for rows in put_together(tables, row_group_bytes):
                 kept += rows.num_rows
                 ours = rows.select(SEGMENT_SCHEMA.names)
                 writer.write_row_group(ours, rows.columns[len(SEGMENT_SCHEMA) :])
@@ -247,22 +244,6 @@ def _marked(rows: pa.Table, delete_horizon_ms: int) -> pa.Table:
     is_new = pc.and_(rows.column("tombstone"), horizons.is_null())
     marked = pc.if_else(is_new, pa.scalar(delete_horizon_ms, pa.int64()), horizons)
     return rows.set_column(place, rows.schema.field(place), marked)
-
-
-def _grouped(tables: Iterator[pa.Table], row_group_bytes: int) -> Iterator[pa.Table]:
-    """The same rows in tables of about `row_group_bytes`; a batch stays in one of them."""
-    together: list[pa.Table] = []
-    size = 0
-    for table in tables:
-        if not table.num_rows:
-            continue
-        if together and size + table.nbytes > row_group_bytes * 1.25:
-            yield pa.concat_tables(together)
-            together, size = [], 0
-        together.append(table)
-        size += table.nbytes
-    if together:
-        yield pa.concat_tables(together)
 
 
 # --- what a rebuild asks for ----------------------------------------------------------------------

@@ -42,14 +42,11 @@ from tiering.segment_columns import SEGMENT_SCHEMA, read_whole_row_group
 from tiering.segment_format import SegmentFooter, SegmentIdentity, WrittenSegment
 from tiering.segment_sources import SourceRange, decode_sources
 from tiering.segment_verification import existing_segment, read_footer_and_sources
-from tiering.segment_writer import FileBody, SegmentWriter
+from tiering.segment_writer import ROW_GROUP_BYTES, FileBody, SegmentWriter, put_together
 from wal.coordinates import ObjectKey
 from wal.errors import CorruptSegment, ObjectExists, ObjectNotFound
 from wal.failpoint import failpoint
 from wal.stores.blocking_store import BlockingStore
-
-ROW_GROUP_BYTES: Final = 4 << 20
-"""Arrow bytes up to which row groups are put together; that of the roll, for the same reason."""
 
 READ_AHEAD_BYTES: Final = 32 << 20
 """Of row groups in flight or waiting while earlier ones are encoded."""
@@ -197,7 +194,8 @@ def _write(
         with SegmentWriter(
             file, identity, sources, typed=typed, typed_columns=typed_columns
         ) as writer:
-            for rows in _put_together(_conformed(_row_groups(store, inputs, readers), typed)):
+            groups = _conformed(_row_groups(store, inputs, readers), typed)
+            for rows in put_together(groups, ROW_GROUP_BYTES):
                 writer.write_row_group(
                     rows.select(SEGMENT_SCHEMA.names), rows.columns[len(SEGMENT_SCHEMA) :]
                 )
@@ -229,17 +227,3 @@ def _conformed(
             *typed_columns_of(one.key, rows, typed),
         ]
         yield pa.Table.from_arrays(columns, schema=schema)
-
-
-def _put_together(groups: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """Neighbouring row groups as one, up to ROW_GROUP_BYTES and a quarter."""
-    tables: list[pa.Table] = []
-    size_bytes = 0
-    for rows in groups:
-        if tables and size_bytes + rows.nbytes > ROW_GROUP_BYTES * 1.25:
-            yield pa.concat_tables(tables)
-            tables, size_bytes = [], 0
-        tables.append(rows)
-        size_bytes += rows.nbytes
-    if tables:
-        yield pa.concat_tables(tables)

@@ -36,7 +36,11 @@ from metadata.metadata_settings import CoordinatorSettings
 from metadata.retention_settings import RetentionSettings
 from metadata.rewrites import MERGE, NO_REWRITE, RewriteInput
 from metadata.rules.retention import retention_policy
-from metadata.rules.rewriting.rewrites import RewriteProposal, is_compacted
+from metadata.rules.rewriting.rewrites import (
+    RewriteProposal,
+    is_compacted,
+    partitions_with_policies,
+)
 from metadata.rules.segments import is_tiered
 from metadata.state.image import CommittedImage, PartitionState, RewriteState
 from metadata.state.queries import FileNames
@@ -104,14 +108,8 @@ def merge_candidates(
 ) -> Sequence[MergeCandidate]:
     """Partitions with segments and no rewrite under way, from the committed image."""
     found = []
-    policies: dict[UUID, MergePolicy | None] = {}
-    for partition, state in image.partitions.items():
-        topic_id = partition.topic_id
-        if topic_id not in policies:
-            is_wanted = wanted(image.topics[topic_id].description.name)
-            policies[topic_id] = policy_of(topic_id) if is_wanted else None
-        policy = policies[topic_id]
-        if policy is None or state.log_start_offset >= state.planned_end_offset:
+    for partition, state, policy in partitions_with_policies(image, policy_of, wanted):
+        if state.log_start_offset >= state.planned_end_offset:
             continue
         rewrite = image.rewrites.get(partition) or RewriteState()
         if rewrite.kind == NO_REWRITE:

@@ -28,7 +28,7 @@ dirty. The others are not affected. Committing again what was committed is answe
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 from uuid import UUID
 
 from sqlalchemy import Connection
@@ -58,6 +58,8 @@ from metadata.state.segment_queries import segments_from
 from metadata.state.speculative import KnownFile, SpeculativeView
 from wal.coordinates import TopicIdPartition
 from wal.errors import DisklessError, Rejected, UnknownPartition
+
+_Policy = TypeVar("_Policy")
 
 INPUTS_MAX: Final = 10_000
 """Segments of one rewrite: its commit replaces them in one transaction."""
@@ -144,20 +146,29 @@ def compaction_candidates(
     `policy_of` gives None for topics that are not compacted, or not known yet.
     """
     found = []
-    policies: dict[UUID, CompactionPolicy | None] = {}
+    for partition, state, policy in partitions_with_policies(image, policy_of, wanted):
+        rewrite = image.rewrites.get(partition) or RewriteState()
+        dirty_from = max(rewrite.cleaned_end_offset, state.log_start_offset)
+        if rewrite.kind == NO_REWRITE and dirty_from < state.planned_end_offset:
+            found.append(CompactionCandidate(partition, state, rewrite, policy))
+    return found
+
+
+def partitions_with_policies(
+    image: CommittedImage,
+    policy_of: Callable[[UUID], _Policy | None],
+    wanted: Callable[[str], bool],
+) -> Iterator[tuple[TopicIdPartition, PartitionState, _Policy]]:
+    """Those of topics that are wanted and have a policy; it is asked for once a topic."""
+    policies: dict[UUID, _Policy | None] = {}
     for partition, state in image.partitions.items():
         topic_id = partition.topic_id
         if topic_id not in policies:
             is_wanted = wanted(image.topics[topic_id].description.name)
             policies[topic_id] = policy_of(topic_id) if is_wanted else None
         policy = policies[topic_id]
-        if policy is None:
-            continue
-        rewrite = image.rewrites.get(partition) or RewriteState()
-        dirty_from = max(rewrite.cleaned_end_offset, state.log_start_offset)
-        if rewrite.kind == NO_REWRITE and dirty_from < state.planned_end_offset:
-            found.append(CompactionCandidate(partition, state, rewrite, policy))
-    return found
+        if policy is not None:
+            yield partition, state, policy
 
 
 def survey_compactions(
