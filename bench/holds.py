@@ -18,6 +18,7 @@ from typing import Any, Final, Self
 from uuid import UUID
 
 from bench.broker import fresh_directory
+from bench.coordinator_bed import settle
 from bench.raw_client import text
 from bench.report import Report
 from diskless.broker import running_broker
@@ -216,6 +217,7 @@ class _MeasuredBroker:
             rng=random.Random(1),
         )
         async with running as self._broker:
+            settle()
             self._ready.set()
             await self._stopping.wait()
 

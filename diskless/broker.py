@@ -15,12 +15,10 @@ restart recovers. Nothing is served half-alive.
 """
 
 import asyncio
-import gc
 import random
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Final
 
 from diskless.broker_metrics import broker_metrics
 from diskless.config import Config
@@ -44,9 +42,6 @@ from metadata.operations import CATALOGUE
 from wal.clock import Clock
 from wal.disk import SYSTEM_DISK, Disk
 from wal.stores.store_url import open_store
-
-_GC_THRESHOLDS: Final = (10_000, 2, 1_000)
-"""The middle generation has some thirty thousand objects at most, which is 2 to 3 ms of walking."""
 
 
 @asynccontextmanager
@@ -91,7 +86,6 @@ async def running_broker(
         )
         _show_tables(parts)
         _be_ready(stack, parts)
-        _settle_garbage_collector()
         yield parts
 
 
@@ -132,14 +126,3 @@ def _be_ready(stack: AsyncExitStack, parts: BrokerParts) -> None:
     partitions = parts.coordination.partitions
     parts.base.health.started(lambda: [one.index for one in partitions if one.leader is None])
     stack.callback(parts.base.health.stopping)
-
-
-def _settle_garbage_collector() -> None:
-    """What was built lives as long as the process: the collector need not look at it again.
-
-    Requests leave next to no cycles, but many values that live until their commit; looking for
-    cycles among them every 700 allocations took a tenth of the event loop's time.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*_GC_THRESHOLDS)

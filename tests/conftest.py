@@ -9,6 +9,7 @@ from demo.broker_process import BrokerProcess
 from tests.support.ports import own_port
 
 pytest_plugins = [
+    "tests.support.collector",
     "tests.support.exhaustive",
     "tests.support.unit_tests",
     "tests.support.second_try",

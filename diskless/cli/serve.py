@@ -10,6 +10,7 @@ files of keys and certificates.
 """
 
 import asyncio
+import gc
 import random
 import secrets
 import signal
@@ -36,6 +37,9 @@ log = structlog.get_logger(__name__)
 _SWITCH_INTERVAL_S: Final = 0.001
 """How long a thread that computes may keep the event loop from going on; Python's 5 ms are too long
 when records are checked in threads: each turn of the loop would wait for that."""
+
+_GC_THRESHOLDS: Final = (10_000, 2, 1_000)
+"""The middle generation has some thirty thousand objects at most, which is 2 to 3 ms of walking."""
 
 
 def serve(config: Config, *, data: Path) -> int:
@@ -93,6 +97,7 @@ class _Process:
         try:
             async with running as broker:
                 self.is_ready = True
+                _settle_garbage_collector()
                 loop.add_signal_handler(signal.SIGHUP, self._look_at_keys, broker)
                 _print_ready(broker)
                 await stop.wait()
@@ -106,6 +111,17 @@ class _Process:
         look = asyncio.ensure_future(broker.base.tls.reload())
         self._looks.add(look)
         look.add_done_callback(self._looks.discard)
+
+
+def _settle_garbage_collector() -> None:
+    """What was built lives as long as the process: the collector need not look at it again.
+
+    Requests leave next to no cycles, but many values that live until their commit; looking for
+    cycles among them every 700 allocations took a tenth of the event loop's time.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_GC_THRESHOLDS)
 
 
 def _print_ready(broker: BrokerParts) -> None:

@@ -1,6 +1,7 @@
 """Rules of the house that no tool checks: what loads what, how large files and folders get."""
 
 import ast
+import functools
 import subprocess
 import sys
 from collections import Counter
@@ -31,7 +32,10 @@ def name_of(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-TREES: Final = {name_of(path): ast.parse(path.read_text("utf-8")) for path in modules()}
+@functools.cache
+def trees() -> Mapping[str, ast.Module]:
+    """Not as the module is imported: every worker of a run does that."""
+    return {name_of(path): ast.parse(path.read_text("utf-8")) for path in modules()}
 
 
 def imported_at_start(body: list[ast.stmt]) -> Iterator[str]:
@@ -43,7 +47,7 @@ def imported_at_start(body: list[ast.stmt]) -> Iterator[str]:
             case ast.ImportFrom(module=str(module), names=names, level=0):
                 for alias in names:
                     inner = f"{module}.{alias.name}"
-                    yield inner if inner in TREES else module
+                    yield inner if inner in trees() else module
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 pass
             case _:
@@ -55,8 +59,8 @@ def imported_at_start(body: list[ast.stmt]) -> Iterator[str]:
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
     graph = {
-        name: {other for other in imported_at_start(tree.body) if other in TREES}
-        for name, tree in TREES.items()
+        name: {other for other in imported_at_start(tree.body) if other in trees()}
+        for name, tree in trees().items()
     }
     try:
         TopologicalSorter(graph).prepare()
@@ -67,7 +71,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 def test_types_are_imported_like_everything_else() -> None:
     hidden = [
         name
-        for name, tree in TREES.items()
+        for name, tree in trees().items()
         for node in ast.walk(tree)
         if (isinstance(node, ast.Name) and node.id == "TYPE_CHECKING")
         or (isinstance(node, ast.Attribute) and node.attr == "TYPE_CHECKING")

@@ -113,8 +113,7 @@ class LiveBroker:
             self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join(DEADLINE_S)
         assert not self._thread.is_alive(), "the broker does not stop"
-        # The broker put itself out of the collector's reach; a test process has many of them.
-        gc.unfreeze()
+        gc.collect()  # a broker is one cycle, with its buffers
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
