@@ -15,6 +15,8 @@
     │   ├── InvalidRequest, PolicyViolation, ClusterAuthorizationFailed
     │   ├── OffsetOutOfRange
     │   ├── StaleProducerEpoch, OutOfOrderSequence
+    │   ├── ProducerFenced, InvalidProducerIdMapping, InvalidTransactionState
+    │   ├── InvalidTransactionTimeout
     │   ├── FencedLeaderEpoch, UnknownLeaderEpoch
     │   └── AppendTooLarge       a streamed append ran past its threshold; the log is as it was
     ├── Retriable                it did not happen; the same request may be tried again
@@ -23,6 +25,7 @@
     │   ├── StorageFailed        a local disk refused a write or an fsync
     │   │   └── ChunkLost            somebody deleted a chunk's files before its object was stored
     │   ├── NotCoordinator       this process may not (or no longer) write the metadata log
+    │   ├── ConcurrentTransactions   an earlier transaction of the producer is being ended
     │   ├── CommitFailed         an operation's metadata append failed; nothing was applied
     │   ├── ObjectExpired        a WAL object came to be committed too late; write it anew
     │   └── Overloaded           a bounded queue is full
@@ -146,6 +149,22 @@ class OutOfOrderSequence(Rejected):
     """The batch's base sequence does not follow the producer's last one."""
 
 
+class ProducerFenced(Rejected):
+    """Another producer has the transactional id now, or its transaction was ended for it."""
+
+
+class InvalidProducerIdMapping(Rejected):
+    """The transactional id is not known, or not as that of this producer id."""
+
+
+class InvalidTransactionState(Rejected):
+    """The producer's transaction is not in a state in which this can be done."""
+
+
+class InvalidTransactionTimeout(Rejected):
+    """A transaction may not be open for so long."""
+
+
 class FencedLeaderEpoch(Rejected):
     """The client's leader epoch is older than the partition's."""
 
@@ -184,6 +203,10 @@ class ChunkLost(StorageFailed):
 
 class NotCoordinator(Retriable):
     """This process may not, or may no longer, write the metadata log."""
+
+
+class ConcurrentTransactions(Retriable):
+    """The producer's last transaction is being ended; the next one has to wait for that."""
 
 
 class CommitFailed(Retriable):
