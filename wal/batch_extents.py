@@ -42,6 +42,7 @@ class BatchExtents(Columns[BatchExtent]):
     producer_epoch: Int64s
     base_sequence: Int64s
     request_id: Int64s
+    transaction_number: Int64s
 
     @classmethod
     def of(cls, batches: Sequence[BatchExtent]) -> Self:

@@ -22,6 +22,7 @@ NO_SEQUENCE: Final = -1
 SEQUENCE_MASK: Final = 0x7FFFFFFF
 """0 follows 2**31 - 1."""
 NO_TIMESTAMP: Final = -1
+NO_TRANSACTION: Final = -1
 
 CREATE_TIME: Final = 0
 LOG_APPEND_TIME: Final = 1
@@ -58,6 +59,8 @@ class BatchExtent(NamedTuple):
     base_sequence: int
     request_id: int
     """Groups the batches of one Produce request within its WAL object."""
+    transaction_number: int = NO_TRANSACTION
+    """Which transaction of its producer a transactional batch belongs to."""
 
     @property
     def last_sequence(self) -> int:

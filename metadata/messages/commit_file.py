@@ -1,10 +1,11 @@
 """DisklessCommitFile (95) as bytes, the operation whose speed matters; and one for several files.
 
 Fields as in KIP-1164's schema, version 0; what is common to all messages is in
-metadata/messages/codec.py. Ours are two tagged fields of the request:
+metadata/messages/codec.py. Ours are three tagged fields of the request:
 
     10000 UploaderBrokerId int32   -1 when left out
     10001 BatchCrcs []uint32       per batch; all 0 when left out
+    10002 TransactionNumbers []int64   per batch; all -1, for batches of none, when left out
 
 What the schema leaves open:
 
@@ -42,7 +43,7 @@ from metadata.messages.shapes import Addressed
 from metadata.operations import BatchCommit, CommitFile, CommittedFile
 from wal.batch_extents import BatchExtents
 from wal.columns import Int64s, Rows, row_type
-from wal.coordinates import CREATE_TIME, ObjectKey
+from wal.coordinates import CREATE_TIME, NO_TRANSACTION, ObjectKey
 from wal.errors import DisklessError, InvalidRecord, NotCoordinator, ObjectExpired, Rejected
 from wal.records.record_batch import MAGIC_V2
 from wal.wire.fields import (
@@ -58,6 +59,7 @@ from wal.wire.fields import (
 
 UPLOADER_BROKER_ID_TAG: Final = 10_000
 BATCH_CRCS_TAG: Final = 10_001
+TRANSACTION_NUMBERS_TAG: Final = 10_002
 
 COMMIT_BATCH: Final = struct.Struct(">bi16siiiqqqbqhiiB")
 """One batch of a request and its empty tag section."""
@@ -107,6 +109,9 @@ def _write_file(file: CommitFile, parts: list[bytes]) -> Mapping[int, bytes]:
         tags[UPLOADER_BROKER_ID_TAG] = INT32.pack(file.uploader_broker_id)
     if batches.crc.any():
         tags[BATCH_CRCS_TAG] = uvarint(len(batches) + 1) + batches.crc.astype(">u4").tobytes()
+    numbers = batches.transaction_number
+    if (numbers != NO_TRANSACTION).any():
+        tags[TRANSACTION_NUMBERS_TAG] = uvarint(len(numbers) + 1) + numbers.astype(">i8").tobytes()
     return tags
 
 
@@ -137,11 +142,15 @@ def _message_of(fields: _FileFields, tags: Tags) -> CommitFileMessage:
     rows = fields.rows
     uploader = -1
     crcs: Int64s = np.zeros(len(rows), np.int64)
+    numbers: Int64s = np.full(len(rows), NO_TRANSACTION, np.int64)
     if UPLOADER_BROKER_ID_TAG in tags:
         uploader = tags[UPLOADER_BROKER_ID_TAG].int32()
     if BATCH_CRCS_TAG in tags:
-        crcs = _batch_crcs(tags[BATCH_CRCS_TAG], len(rows))
-    batches, refused = _batches_of(rows, crcs)
+        crcs = _per_batch(tags[BATCH_CRCS_TAG], len(rows), ">u4", "CRCs")
+    if TRANSACTION_NUMBERS_TAG in tags:
+        content = tags[TRANSACTION_NUMBERS_TAG]
+        numbers = _per_batch(content, len(rows), ">i8", "numbers of transactions")
+    batches, refused = _batches_of(rows, crcs, numbers)
     file = CommitFile(
         object_key=fields.object_key,
         file_size_bytes=fields.file_size,
@@ -177,20 +186,24 @@ def _commit_batch_rows(reader: MessageReader) -> Rows:
     return np.frombuffer(rows, _BATCH_ROW)
 
 
-def _batch_crcs(content: FieldReader, batch_count: int) -> Int64s:
-    if content.array_count(4) != batch_count:
-        raise content.corrupt(f"not as many CRCs as batches, which are {batch_count},")
-    start = content.skip(4 * batch_count)
+def _per_batch(content: FieldReader, batch_count: int, kind: str, what: str) -> Int64s:
+    """An array with one number of `kind` for each batch."""
+    size = np.dtype(kind).itemsize
+    if content.array_count(size) != batch_count:
+        raise content.corrupt(f"not as many {what} as batches, which are {batch_count},")
+    start = content.skip(size * batch_count)
     content.finish()
-    return np.frombuffer(content.data, ">u4", batch_count, start).astype(np.int64)
+    return np.frombuffer(content.data, kind, batch_count, start).astype(np.int64)
 
 
-def _batches_of(rows: Rows, crcs: Int64s) -> tuple[BatchExtents, Mapping[int, DisklessError]]:
+def _batches_of(
+    rows: Rows, crcs: Int64s, numbers: Int64s
+) -> tuple[BatchExtents, Mapping[int, DisklessError]]:
     first, last = rows["base_offset"].astype(np.int64), rows["last_offset"].astype(np.int64)
     # The difference may wrap around 64 bits; then `last` is the smaller one, or the count is not
     # that of a batch.
     counts = last - first + 1
-    batches = BatchExtents.of_rows(rows, record_count=counts, crc=crcs)
+    batches = BatchExtents.of_rows(rows, record_count=counts, crc=crcs, transaction_number=numbers)
     is_sound = (
         (rows["magic"] == MAGIC_V2)
         & (last >= first)

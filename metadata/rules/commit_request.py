@@ -19,7 +19,7 @@ from metadata.operations import WRITE_AHEAD_MULTI_SEGMENT, CommitFile
 from metadata.records.records import REQUEST_DIGEST_BYTES
 from wal.batch_extents import BatchExtents
 from wal.columns import FEW_MAX, Int64s, row_type
-from wal.coordinates import LOG_APPEND_TIME, BatchExtent
+from wal.coordinates import LOG_APPEND_TIME, NO_TRANSACTION, BatchExtent
 from wal.errors import Rejected
 from wal.staging.staged_keys import is_staged, sink_of
 from wal.stores.object_store import check_object_key
@@ -111,7 +111,7 @@ def _check_few(request: CommitFile, batches: Sequence[BatchExtent]) -> None:
 
 
 def _is_sound(batch: BatchExtent, size: int) -> bool:
-    partition, start, length, count, crc, _, kind, producer_id, epoch, sequence, _ = batch
+    partition, start, length, count, crc, _, kind, producer_id, epoch, sequence, _, number = batch
     return (
         start >= 0
         and length >= 1
@@ -125,6 +125,7 @@ def _is_sound(batch: BatchExtent, size: int) -> bool:
             if producer_id >= 0
             else -1 - _INT16_MAX <= epoch <= 0 and -1 - _INT32_MAX <= sequence <= 0
         )
+        and (number == NO_TRANSACTION or (number >= 0 and producer_id >= 0))
     )
 
 
@@ -133,8 +134,11 @@ def _digest_of_few(request: CommitFile, batches: Sequence[BatchExtent]) -> bytes
     try:
         digested = [
             pack(partition.topic_id.bytes, partition.partition, *numbers)
-            for partition, *numbers in batches
+            for partition, *numbers, _ in batches
         ]
+        transactions = [batch.transaction_number for batch in batches]
+        if any(number != NO_TRANSACTION for number in transactions):
+            digested.append(struct.pack(f"<{len(transactions)}q", *transactions))
     except struct.error as error:
         raise Rejected(f"{request.object_key}: {error}") from error
     return _digest(request, b"".join(digested))
@@ -163,6 +167,10 @@ def check_extents(request: CommitFile, columns: BatchExtents) -> None:
         & _within(columns.indexes, 0, _INT32_MAX)[columns.partition_of]
         & np.where(has_producer, fits_epoch, _within(columns.producer_epoch, -1 - _INT16_MAX, 0))
         & np.where(has_producer, fits_sequence, _within(columns.base_sequence, -1 - _INT32_MAX, 0))
+        & (
+            (columns.transaction_number == NO_TRANSACTION)
+            | (has_producer & (columns.transaction_number >= 0))
+        )
     )
     fine[fine] = start[fine] + length[fine] <= size
     if not fine.all():
@@ -177,7 +185,11 @@ def check_extents(request: CommitFile, columns: BatchExtents) -> None:
 
 def digest_of(request: CommitFile, columns: BatchExtents) -> bytes:
     """16 bytes over the object and all its batches; who uploaded it does not matter."""
-    return _digest(request, columns.rows(_DIGESTED_BATCH).tobytes())
+    digested = columns.rows(_DIGESTED_BATCH).tobytes()
+    transactions = columns.transaction_number
+    if (transactions != NO_TRANSACTION).any():
+        digested += transactions.astype("<i8").tobytes()
+    return _digest(request, digested)
 
 
 def _digest(request: CommitFile, digested: bytes) -> bytes:

@@ -44,6 +44,7 @@ _KNOWN: Final[Known] = {
     (BatchExtent, "producer_epoch"): INT16,
     (BatchExtent, "base_sequence"): st.integers(-1, 2**31 - 1),
     (BatchExtent, "request_id"): INT32,
+    (BatchExtent, "transaction_number"): st.integers(-1, 2**63 - 1),
     (ops.CommitFile, "uploader_broker_id"): INT32,
     (ops.CommitFile, "object_format"): INT8,
     (ops.CommitFile, "owner_ids"): st.lists(INT32, max_size=3).map(tuple),

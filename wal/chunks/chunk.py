@@ -21,7 +21,7 @@ a broker refuses a chunk of a version that it does not know.
     58  zeros       2s                       content of kind 2: the notes of the WAL object, see
     60  CRC         u32  over bytes 0 .. 59  wal/chunks/object_notes.py; of kind 3: see
                                              wal/chunks/sealed_chunk.py
-    content of kind 1: 80 bytes per batch of the append, see wal/chunks/chunk_batches.py
+    content of kind 1: 88 bytes per batch of the append, see wal/chunks/chunk_batches.py
 
 Notes are written once, when the chunk is sealed and before anything of it is uploaded. A chunk
 without them was not sealed, or the disk refused them; recovery writes some then.
@@ -61,9 +61,9 @@ from uuid import UUID
 import structlog
 
 from wal.chunks.buffer import FragmentChain
-from wal.chunks.chunk_batches import BATCH_ROW, ROW_END, ChunkBatches
+from wal.chunks.chunk_batches import BATCH_ROW, ROW_ZEROS, ChunkBatches
 from wal.clock import Clock
-from wal.coordinates import ObjectKey, TopicIdPartition
+from wal.coordinates import NO_TRANSACTION, ObjectKey, TopicIdPartition
 from wal.crc import Buffer, crc32c
 from wal.disk import SYSTEM_DISK, Disk, write_vectors
 from wal.errors import AppendTooLarge, CorruptChunk, StorageFailed
@@ -107,6 +107,8 @@ class PendingBatch(NamedTuple):
     payload: FragmentChain
     token: Any
     """Whatever its owner needs to find who waits for it; never looked at here."""
+    transaction_number: int = NO_TRANSACTION
+    """Which transaction of its producer it belongs to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,7 +282,7 @@ class ChunkWriter:
         topic_ids: dict[bytes, UUID] = {}
         data: list[memoryview] = []
         rows: list[bytes] = []
-        for partition, header, timestamp_type, request_id, payload, _ in batches:
+        for partition, header, timestamp_type, request_id, payload, _, number in batches:
             length = header.length_bytes
             if payload.length_bytes > min(length, threshold):
                 raise AppendTooLarge(
@@ -307,7 +309,8 @@ class ChunkWriter:
                     timestamp_type,
                     request_id,
                     header.partition_leader_epoch,
-                    ROW_END,
+                    ROW_ZEROS,
+                    number,
                 )
             )
             offset += length

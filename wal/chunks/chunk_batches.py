@@ -1,14 +1,15 @@
 """The batches of a chunk as rows, from the append to the object; and their bytes, read and checked.
 
-A chunk holds up to thousands of batches. The writer makes one row of 80 bytes for each of them,
+A chunk holds up to thousands of batches. The writer makes one row of 88 bytes for each of them,
 which its .idx file keeps (wal/chunks/chunk.py); rows that were just written and rows that recovery
 read are worked on alike, all at once, as a NumPy array. As a sequence it makes the `ChunkEntry`
 asked for, and can be made of such.
 
-    row, 80 bytes, all integers big-endian
+    row, 88 bytes, all integers big-endian
      0  as an index entry of the WAL object (wal/chunks/wal_object.py), byte offset in .data
     72  leader epoch  i32  of the batch's header; tells the head of the batch with what is above
     76  zeros         4s
+    80  transaction   i64  its number; -1 for a batch of none. The object does not tell it
 
 The *head* of a batch is its first 21 bytes, which its own CRC leaves out: base offset, which is 0,
 length, leader epoch, magic and the CRC. A row knows them all, so a flipped bit there is found too.
@@ -25,7 +26,7 @@ import numpy.typing as npt
 
 from wal.batch_extents import BatchExtents
 from wal.columns import Columns, Int64s, Rows, row_type, tuples
-from wal.coordinates import BatchExtent, TopicIdPartition
+from wal.coordinates import NO_TRANSACTION, BatchExtent, TopicIdPartition
 from wal.crc import crc32c
 from wal.errors import CorruptChunk
 from wal.private_copy import BLOCK_BYTES, aligned_buffer
@@ -34,16 +35,16 @@ from wal.records.record_batch import CRC_START, LENGTH_PREFIX_BYTES, MAGIC_V2
 
 INDEX_ENTRY: Final = struct.Struct(">16siQIiIqqihBxq")
 assert INDEX_ENTRY.size == 72
-BATCH_ROW: Final = struct.Struct(INDEX_ENTRY.format + "i4s")
-assert BATCH_ROW.size == 80
-ROW_END: Final = bytes(4)
+BATCH_ROW: Final = struct.Struct(INDEX_ENTRY.format + "i4sq")
+assert BATCH_ROW.size == 88
+ROW_ZEROS: Final = bytes(4)
 
 _ENTRY_FIELDS: Final = (
     "topic_id partition byte_offset length_bytes record_count crc max_timestamp_ms producer_id"
     " base_sequence producer_epoch timestamp_type request_id"
 )
 INDEX_ROW: Final = row_type(INDEX_ENTRY, _ENTRY_FIELDS)
-_ROW: Final = row_type(BATCH_ROW, f"{_ENTRY_FIELDS} leader_epoch zeros")
+_ROW: Final = row_type(BATCH_ROW, f"{_ENTRY_FIELDS} leader_epoch zeros transaction_number")
 
 _ROW_BYTES: Final = np.dtype(f"V{BATCH_ROW.size}")
 
@@ -75,6 +76,7 @@ class ChunkEntry(NamedTuple):
     base_sequence: int
     request_id: int
     leader_epoch: int = -1
+    transaction_number: int = NO_TRANSACTION
 
     @property
     def head(self) -> bytes:
@@ -125,7 +127,8 @@ class ChunkBatches(Columns[ChunkEntry]):
                 entry.timestamp_type,
                 entry.request_id,
                 entry.leader_epoch,
-                ROW_END,
+                ROW_ZEROS,
+                entry.transaction_number,
             )
             for entry in entries
         ]

@@ -68,7 +68,7 @@ from wal.chunks.chunk_batches import (
 )
 from wal.chunks.object_notes import NO_NOTES, ObjectNotes, decode_notes
 from wal.columns import Int64s
-from wal.coordinates import BatchExtent, ObjectKey, TopicIdPartition
+from wal.coordinates import NO_TRANSACTION, BatchExtent, ObjectKey, TopicIdPartition
 from wal.crc import Buffer, crc32c
 from wal.errors import CorruptBatch, CorruptObject
 from wal.records.record_batch import MAGIC_V2, parse_header, verify_crc
@@ -271,7 +271,9 @@ def read_footer(tail: Buffer, object_bytes: int, name: str) -> Sequence[BatchExt
     footer_offset, count, crc, _, _ = TRAILER.unpack_from(view, length - TRAILER_BYTES)
     if crc32c(view[: length - TRAILER_BYTES]) != crc:
         raise CorruptObject(f"{name}: footer at byte {footer_offset} fails its CRC")
-    extents = BatchExtents.of_rows(np.frombuffer(view, INDEX_ROW, count))
+    # Which transaction a batch belongs to is between its broker and the coordinator.
+    none = np.full(count, NO_TRANSACTION, np.int64)
+    extents = BatchExtents.of_rows(np.frombuffer(view, INDEX_ROW, count), transaction_number=none)
     ends = OBJECT_HEADER_BYTES + np.cumsum(extents.length_bytes)
     elsewhere = np.flatnonzero(extents.byte_offset != ends - extents.length_bytes)
     if len(elsewhere):

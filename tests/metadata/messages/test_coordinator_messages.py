@@ -140,6 +140,7 @@ OUR_TAGS: dict[str, dict[str, list[Field]]] = {
         "request": [
             tagged(10_000, "UploaderBrokerId", "int32"),
             tagged(10_001, "BatchCrcs", "[]uint32"),
+            tagged(10_002, "TransactionNumbers", "[]int64"),
         ]
     },
     "DisklessFindBatches": {"request": [tagged(10_000, "AtLeastOne", "int8")]},
@@ -163,7 +164,7 @@ def with_our_tags(operation: Operation[Any, Any]) -> list[Field]:
 
 
 def test_every_field_of_a_commit_is_where_the_kip_has_it() -> None:
-    batch = BatchExtent(TopicIdPartition(A, 3), ByteOffset(64), 90, 5, 77, 1_000, 1, 9, 2, 7, 4)
+    batch = BatchExtent(TopicIdPartition(A, 3), ByteOffset(64), 90, 5, 77, 1_000, 1, 9, 2, 7, 4, 31)
     file = ops.CommitFile(
         object_key=ObjectKey("wal/00/X"),
         file_size_bytes=200,
@@ -199,6 +200,7 @@ def test_every_field_of_a_commit_is_where_the_kip_has_it() -> None:
         "TimeoutMs": 1_234,
         "UploaderBrokerId": 6,
         "BatchCrcs": [77],
+        "TransactionNumbers": [31],
     }
     answers = [ops.BatchCommit(40, 2_000, 10, True)]
     body = COMMIT_FILE.encode_response(CommitFileMessage(file), answers)

@@ -65,7 +65,7 @@ def test_an_append_lays_batches_back_to_back_and_indexes_each(
         length = RECORD_HEAD_BYTES + BATCH_ROW.size * count
         assert head == (length, BATCHES, bytes(3), number, position)
         for row in range(count):
-            fields = BATCH_ROW.unpack_from(index, record + RECORD_HEAD_BYTES + 80 * row)
+            fields = BATCH_ROW.unpack_from(index, record + RECORD_HEAD_BYTES + BATCH_ROW.size * row)
             assert fields[2:4] == (position, len(batches[number]))
             position += len(batches[number])
             number += 1
@@ -77,7 +77,8 @@ def test_an_append_lays_batches_back_to_back_and_indexes_each(
 def test_a_scan_gives_back_what_was_appended(tmp_path: Path, pool: BufferPool) -> None:
     data = batch_bytes(b"payload", record_count=3, producer_id=42, sequence=7)
     writer = open_writer(tmp_path)
-    writer.append([pending(pool, B0, data, request_id=9, timestamp_type=1)])
+    batch = pending(pool, B0, data, request_id=9, timestamp_type=1)
+    writer.append([batch._replace(transaction_number=31)])
     writer.close()
     scan = scan_chunk(writer.paths, FdCache(8))
     assert scan is not None
@@ -86,6 +87,7 @@ def test_a_scan_gives_back_what_was_appended(tmp_path: Path, pool: BufferPool) -
     assert scan.batches == writer.batches()
     assert (entry.partition, entry.request_id, entry.timestamp_type) == (B0, 9, 1)
     assert (entry.producer_id, entry.producer_epoch, entry.base_sequence) == (42, 0, 7)
+    assert entry.transaction_number == 31
     assert (entry.record_count, entry.crc, entry.length_bytes) == (3, header.crc, len(data))
     assert entry.max_timestamp_ms == header.max_timestamp_ms
     assert scan.identity == writer.identity
