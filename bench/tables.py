@@ -109,10 +109,12 @@ class BucketInMemory:
 class TableBed:
     """A topic with a table, and the coordinators' side of it; all segments have equal bytes."""
 
-    def __init__(self, *, retention_ms: int = 3_600_000) -> None:
+    def __init__(self, *, retention_ms: int = 3_600_000, hides_deleted: bool = False) -> None:
         self.clock = ManualClock()
         self.store = BucketInMemory(self.clock)
         self._retention_ms = retention_ms
+        self.hides_deleted = hides_deleted
+        self.log_start = 0
         self._bytes = segment_bytes()
         self._segments: list[LiveSegment] = []
         self._next_offset = 0
@@ -121,14 +123,14 @@ class TableBed:
         self._registrar = Registrar(self, self.store, _URL, clock=self.clock, rng=random.Random(1))
         self.commits = 0
 
-    def add(self, count: int, data: bytes | None = None) -> None:
-        """Segments become live, of the usual bytes or of `data`."""
+    def add(self, count: int, data: bytes | None = None, *, rows: int = ROWS) -> None:
+        """Segments become live, of the usual bytes or of `data`, which has so many `rows`."""
         data = self._bytes if data is None else data
         for _ in range(count):
             base, last = self._next_offset, self._next_offset + ROWS - 1
             key = segment_key("flights", _TOPIC, base, last)
             self.store.put(key, BytesBody(data))
-            self._segments.append(LiveSegment(key, len(data), Offset(base), Offset(last), ROWS))
+            self._segments.append(LiveSegment(key, len(data), Offset(base), Offset(last), rows))
             self._next_offset = last + 1
             self._applied += 1
 
@@ -170,6 +172,7 @@ class TableBed:
             partition_count=1,
             snapshot_retention_ms=self._retention_ms,
             commit_interval_ms=0,
+            hides_deleted=self.hides_deleted,
             location=self._location,
         )
         return ListedTables([table], _URL)
@@ -177,7 +180,7 @@ class TableBed:
     def list_segments(self, asked: Sequence[ListSegments]) -> Sequence[ListedSegments]:
         ((_, from_offset),) = asked
         live = [one for one in self._segments if one.last_offset >= from_offset]
-        return [ListedSegments(live[:1_000], 0, self._applied)]
+        return [ListedSegments(live[:1_000], 0, self._applied, log_start_offset=self.log_start)]
 
     def commit_table(self, commit: CommitTable) -> TableCommit:
         if commit.old_location != self._location:
@@ -186,30 +189,33 @@ class TableBed:
         return TableCommit(True, self._location)
 
 
-def segment_bytes(typed: Sequence[tuple[pa.Field, pa.Array]] = ()) -> bytes:
-    """A segment of ROWS records, with these typed columns."""
+def segment_bytes(
+    typed: Sequence[tuple[pa.Field, pa.Array]] = (), *, offsets: Sequence[int] = range(ROWS)
+) -> bytes:
+    """A segment of ROWS offsets with the records at `offsets`, and with these typed columns."""
+    count = len(offsets)
     rows = {
-        "offset": range(ROWS),
-        "timestamp": range(1_700_000_000_000, 1_700_000_000_000 + ROWS),
-        "timestamp_type": [0] * ROWS,
-        "key": [b"key"] * ROWS,
-        "value": [b"value" * 10] * ROWS,
-        "headers": [[]] * ROWS,
-        "batch_base_offset": [0] * ROWS,
-        "batch_last_offset": [ROWS - 1] * ROWS,
-        "producer_id": [-1] * ROWS,
-        "producer_epoch": [-1] * ROWS,
-        "base_sequence": [-1] * ROWS,
-        "leader_epoch": [0] * ROWS,
-        "attributes": [0] * ROWS,
+        "offset": offsets,
+        "timestamp": range(1_700_000_000_000, 1_700_000_000_000 + count),
+        "timestamp_type": [0] * count,
+        "key": [b"key"] * count,
+        "value": [b"value" * 10] * count,
+        "headers": [[]] * count,
+        "batch_base_offset": [0] * count,
+        "batch_last_offset": [ROWS - 1] * count,
+        "producer_id": [-1] * count,
+        "producer_epoch": [-1] * count,
+        "base_sequence": [-1] * count,
+        "leader_epoch": [0] * count,
+        "attributes": [0] * count,
     }
-    identity = SegmentIdentity("flights", _TOPIC, 0, ROWS - 1)
+    identity = SegmentIdentity("flights", _TOPIC, 0, ROWS - 1, 0 if count == ROWS else 1)
     with TemporaryFile() as file:
         fields = [field for field, _ in typed]
         with SegmentWriter(file, identity, (), typed=fields) as writer:
             records = pa.table(rows, schema=RECORD_SCHEMA)
             writer.write_row_group(segment_table(records), [values for _, values in typed])
-            writer.finish()
+            writer.finish(removed=ROWS - count)
         file.seek(0, io.SEEK_SET)
         return file.read()
 

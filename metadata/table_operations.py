@@ -59,6 +59,8 @@ class TableDescription:
     partition_count: Int32
     snapshot_retention_ms: int
     commit_interval_ms: int
+    hides_deleted: bool = False
+    """Whether the table leaves out rows below the log start offset."""
     location: ObjectKey = NO_TABLE
     age_ms: int = -1
     """How long ago the pointer was set, by the catalogue's clock; -1: never."""
@@ -100,6 +102,8 @@ class ListedSegments(NamedTuple):
     left_offset: int = -1
     """The last metadata offset at which a segment of the topic left the live ones and is still
     stored; -1: none is."""
+    log_start_offset: int = 0
+    """Of the partition: the records below it are deleted."""
     error: DisklessError | None = None
 
 

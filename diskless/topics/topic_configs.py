@@ -295,6 +295,12 @@ _TABLE: Final = (
         "Whether `diskless tier` keeps an Iceberg table of the topic's segments, which is in the "
         "broker's catalogue. Not one of Kafka's keys.",
     ),
+    bool_config(
+        "table.hide.deleted",
+        False,
+        "Whether the topic's table leaves out records that were deleted while their segment is "
+        "stored for later ones, as DeleteRecords may do. Not one of Kafka's keys.",
+    ),
     TopicConfig(
         name="table.namespace",
         kind=ConfigKind.STRING,

@@ -60,6 +60,7 @@ LIST_SEGMENTS_HERE: Final[Operation[Sequence[ops.ListSegments], ops.ListedSegmen
             "coordinator",
             "applied_offset",
             "left_offset",
+            "log_start_offset",
             "segments",
             error=ERROR,
         )

@@ -46,6 +46,7 @@ TABLE_ENABLED_CONFIG: Final = "table.enabled"
 TABLE_NAMESPACE_CONFIG: Final = "table.namespace"
 TABLE_RETENTION_CONFIG: Final = "table.snapshot.retention.ms"
 TABLE_INTERVAL_CONFIG: Final = "table.commit.interval.ms"
+TABLE_HIDES_CONFIG: Final = "table.hide.deleted"
 
 TABLE_NAMESPACE_DEFAULT: Final = "topics"
 TABLE_RETENTION_MS_DEFAULT: Final = 3_600_000
@@ -86,6 +87,7 @@ def described(topic: TopicDescription, table: StoredTable | None, now_ms: int) -
         partition_count=topic.partition_count,
         snapshot_retention_ms=retention_ms_of(configs),
         commit_interval_ms=_number(configs, TABLE_INTERVAL_CONFIG, TABLE_INTERVAL_MS_DEFAULT),
+        hides_deleted=configs.get(TABLE_HIDES_CONFIG) == "true",
         location=NO_TABLE if table is None else table.location,
         age_ms=-1 if table is None else max(now_ms - table.committed_at_ms, 0),
         applied={} if table is None else table.applied,

@@ -163,7 +163,15 @@ def list_segments(
         if topic_id not in left:
             ((last,),) = stored_rows(connection, _LAST_LEFT, (topic_id.bytes,))
             left[topic_id] = -1 if last is None else last
-        answers.append(ListedSegments(segments, coordinator_id, applied_offset, left[topic_id]))
+        answers.append(
+            ListedSegments(
+                segments,
+                coordinator_id,
+                applied_offset,
+                left[topic_id],
+                log_start_offset=state.log_start_offset,
+            )
+        )
     return answers
 
 

@@ -121,6 +121,8 @@ class TopicTable:
     merged: int = 0
     schema: int = 0
     is_typed: bool = True
+    is_hiding: bool = False
+    log_starts: list[int] = field(default_factory=lambda: [0] * PARTITIONS)
 
     def __post_init__(self) -> None:
         self.admin = AdminClient({"bootstrap.servers": self.broker.bootstrap})
@@ -154,6 +156,7 @@ class TopicTable:
             self.produce_and_roll,
             self.delete_records,
             self.evolve,
+            self.hide_or_show,
             self.expire,
             self.die,
             self.produce_and_roll,
@@ -191,11 +194,21 @@ class TopicTable:
         topic_id = client.topics()[self.name].topic_id
         asked = [DeleteRecords(TopicIdPartition(topic_id, partition), before)]
         self.broker.run(client.delete_records(asked))
+        before = len(self.rows[partition]) if before < 0 else before
+        self.log_starts[partition] = max(self.log_starts[partition], before)
         self.segments = [
             (where, base, last)
             for where, base, last in self.segments
             if where != partition or last >= before
         ]
+
+    def hide_or_show(self) -> None:
+        """Rows whose records are deleted, among those that are not, are hidden or come back."""
+        self.is_hiding = not self.is_hiding
+        set_configs(self.admin, self.name, {"table.hide.deleted": str(self.is_hiding).lower()})
+        for partition in range(PARTITIONS):
+            for _, base, last in [one for one in self.segments if one[0] == partition][-1:]:
+                self.delete_before(partition, self.rng.randint(base, last))
 
     def evolve(self) -> None:
         """Another schema, and records of it."""
@@ -248,6 +261,7 @@ class TopicTable:
             (partition, row)
             for partition, base, last in self.segments
             for row in self.rows[partition][base : last + 1]
+            if not (self.is_hiding and row.offset < self.log_starts[partition])
         ]
 
     def _value(self, number: int | None) -> bytes:

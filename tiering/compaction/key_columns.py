@@ -22,6 +22,7 @@ from tiering.compaction.losses import KEY_ROWS
 from tiering.segment_columns import read_part_of_row_group
 from tiering.segment_format import SegmentFooter
 from tiering.segment_verification import read_footer_and_sources
+from wal.coordinates import ObjectKey
 from wal.errors import CorruptSegment
 from wal.stores.blocking_store import BlockingStore
 
@@ -52,7 +53,7 @@ def key_rows(
     footer, _ = checked_footer(segment, store)
     columns = [*_COLUMNS, *([_HORIZON] if footer.identity.generation else [])]
     for index in range(len(footer.row_groups)):
-        rows = _read(segment, store, footer, index, columns)
+        rows = read_columns(segment.object_key, store, footer, index, columns)
         rows = rows.filter(rows.column("key").is_valid())
         tombstone = rows.column("tombstone")
         is_new, is_expired = tombstone, pa.repeat(False, rows.num_rows)
@@ -90,22 +91,19 @@ def checked_footer(segment: RewriteInput, store: BlockingStore) -> tuple[Segment
     return footer, sources
 
 
-def _read(
-    segment: RewriteInput,
-    store: BlockingStore,
-    footer: SegmentFooter,
-    index: int,
-    columns: Sequence[str],
+def read_columns(
+    key: ObjectKey, store: BlockingStore, footer: SegmentFooter, index: int, columns: Sequence[str]
 ) -> pa.Table:
+    """Some columns of one row group, and no more of the object than they take."""
     ranges = _joined(_column_ranges(footer, index, columns))
     start = ranges[0].start
     # What is not read is not looked at either.
     data = bytearray(ranges[-1].end - start)
     for wanted in ranges:
         length = wanted.end - wanted.start
-        part = store.get_range(segment.object_key, wanted.start, length)
+        part = store.get_range(key, wanted.start, length)
         data[wanted.start - start : wanted.end - start] = part
-    return read_part_of_row_group(segment.object_key, footer, index, start, data, [*columns])
+    return read_part_of_row_group(key, footer, index, start, data, [*columns])
 
 
 def _column_ranges(footer: SegmentFooter, index: int, columns: Sequence[str]) -> Sequence[_Range]:

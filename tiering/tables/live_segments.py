@@ -51,6 +51,8 @@ class LiveSegments(NamedTuple):
     left: Mapping[int, int]
     """By coordinator: where a segment of the topic left the live ones the last time; -1: nowhere,
     as far as its object is still stored."""
+    log_starts: Mapping[int, int]
+    """By partition: the log start offset as its first segments were told."""
 
 
 def live_segments(client: TableClient, topic_id: UUID, partition_count: int) -> LiveSegments:
@@ -58,6 +60,7 @@ def live_segments(client: TableClient, topic_id: UUID, partition_count: int) -> 
     found: dict[int, list[LiveSegment]] = {index: [] for index in range(partition_count)}
     applied: dict[int, int] = {}
     left: dict[int, int] = {}
+    log_starts: dict[int, int] = {}
     listings = dict.fromkeys(found, 1)
     positions = dict.fromkeys(found, 0)
     while positions:
@@ -72,6 +75,8 @@ def live_segments(client: TableClient, topic_id: UUID, partition_count: int) -> 
             at = answer.coordinator
             applied[at] = min(applied.get(at, answer.applied_offset), answer.applied_offset)
             left[at] = max(left.get(at, -1), answer.left_offset)
+            if not some[index]:
+                log_starts[index] = answer.log_start_offset
             segments = found[index]
             if (
                 segments
@@ -89,4 +94,4 @@ def live_segments(client: TableClient, topic_id: UUID, partition_count: int) -> 
                 del positions[index]
             else:
                 positions[index] = answer.segments[-1].last_offset + 1
-    return LiveSegments(found, applied, left)
+    return LiveSegments(found, applied, left, log_starts)

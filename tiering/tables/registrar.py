@@ -18,6 +18,9 @@ A pass commits nothing but the applied offsets where the files are as they shoul
 segment that left is still stored: only then may the coordinators delete it
 (metadata/rules/tables.py). `gc.enabled=false` tells other engines not to delete our segments.
 
+With `table.hide.deleted` the rows below log start offsets are part of the comparison
+(tiering/tables/hidden_rows.py).
+
 A table that was lost with the metadata is made anew, under a new UUID, from the live segments.
 
 Failure cases: a table that cannot be written is reported, and the others go on. A segment whose
@@ -25,8 +28,9 @@ footer is damaged is left out of its table and reported. What concerns all table
 """
 
 import random
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from pyiceberg.manifest import DataFile
@@ -56,6 +60,7 @@ from tiering.tables.data_files import (
     read_footers,
     segment_schema,
 )
+from tiering.tables.hidden_rows import Hidden, HiddenCounts, hidden_by, write_delete_file
 from tiering.tables.live_segments import LiveSegments, TableClient, live_segments
 from tiering.tables.report import TableResult, TablesReport
 from tiering.tables.snapshots import (
@@ -97,6 +102,23 @@ _PROPERTIES: Final = {
 }
 
 
+class _Difference(NamedTuple):
+    """What a table lacks, and what it should not have."""
+
+    footers: Sequence[Footer] = ()
+    removed: Mapping[str, DataFile] = MappingProxyType({})
+    """Data files by location."""
+    hidden: Sequence[Hidden] = ()
+    shown: Mapping[str, DataFile] = MappingProxyType({})
+    """Delete files by location."""
+    failure: str = ""
+    """Segments that could not be read, and so wait for another pass."""
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.footers or self.removed or self.hidden or self.shown)
+
+
 class Registrar:
     """Writes tables; one for all passes of a job, since it remembers what it read."""
 
@@ -114,6 +136,7 @@ class Registrar:
         self._store = store
         self._files = StoreFileIO(store, store_url)
         self._live_files = LiveFiles(self._files)
+        self._hidden_counts = HiddenCounts(store)
         self._clock = clock
         self._rng = rng
         self._unnamed_deleted = 0
@@ -160,21 +183,22 @@ class Registrar:
             base = read_metadata(self._files, table.location)
             now_ms = max(now_ms, base.last_updated_ms)
         manifests = self._live_files.read(base)
-        footers, removed, failure = self._difference(live, manifests)
+        difference = self._difference(table, live, manifests)
+        added, removed = len(difference.footers), len(difference.removed)
         expired = expired_snapshots(base, now_ms=now_ms, retention_ms=table.snapshot_retention_ms)
-        file_count = sum(len(read.entries) for read in manifests) + len(footers) - len(removed)
+        named = sum(len(read.entries) for read in manifests if not read.has_deletes)
         result = TableResult(
             table.topic_name,
-            added=len(footers),
-            removed=len(removed),
-            file_count=file_count,
+            added=added,
+            removed=removed,
+            file_count=named + added - removed,
             new_uuid=str(base.table_uuid) if is_new else "",
             is_committed=True,
-            failure=failure,
+            failure=difference.failure,
         )
-        if footers or removed or expired or is_new:
+        if expired or is_new or not difference.is_empty:
             metadata = self._next_metadata(
-                table, base, manifests, footers, removed, expired, live, now_ms
+                table, base, manifests, difference, expired, live, now_ms
             )
             location = self._put(table, metadata)
         elif any(left >= table.applied.get(at, 0) for at, left in live.left.items()):
@@ -195,14 +219,13 @@ class Registrar:
             raise commit.error
         if not commit.is_committed:
             return None
-        if footers or removed:
+        if not difference.is_empty:
             self._sweep(table, location, metadata)
         return result
 
     def _difference(
-        self, live: LiveSegments, manifests: Sequence[ReadManifest]
-    ) -> tuple[Sequence[Footer], dict[str, DataFile], str]:
-        """Footers of segments that the table lacks, files it should not have, and what failed."""
+        self, table: TableDescription, live: LiveSegments, manifests: Sequence[ReadManifest]
+    ) -> _Difference:
         wanted = {
             (location := self._files.location(segment.object_key)): SegmentFile(
                 segment, location, partition
@@ -210,15 +233,32 @@ class Registrar:
             for partition, segments in live.by_partition.items()
             for segment in segments
         }
-        named = {
-            entry.data_file.file_path: entry.data_file
-            for read in manifests
-            for entry in read.entries
-        }
+        named = _files_of(manifests, has_deletes=False)
         missing = [file for location, file in wanted.items() if location not in named]
         removed = {at: file for at, file in named.items() if at not in wanted}
+        footers, failures = self._read_footers(missing)
+        hiding: dict[tuple[str, int], Hidden] = {}
+        uncounted: dict[str, str] = {}
+        if table.hides_deleted:
+            hiding, uncounted = self._hiding(wanted.values(), live)
+            failures += uncounted.values()
+        hidden = {hidden_by(file): file for file in _files_of(manifests, has_deletes=True).values()}
+        return _Difference(
+            footers,
+            removed,
+            [hides for of, hides in hiding.items() if of not in hidden],
+            {
+                file.file_path: file
+                for of, file in hidden.items()
+                if of not in hiding and of[0] not in uncounted
+            },
+            "; ".join(failures),
+        )
+
+    def _read_footers(self, missing: Sequence[SegmentFile]) -> tuple[Sequence[Footer], list[str]]:
+        """And what failed."""
         try:
-            return read_footers(self._store, missing), removed, ""
+            return read_footers(self._store, missing), []
         except (CorruptSegment, ObjectNotFound):
             pass  # one by one, so that a damaged one does not keep out the others
         footers = []
@@ -228,36 +268,68 @@ class Registrar:
                 footers += read_footers(self._store, [file])
             except (CorruptSegment, ObjectNotFound) as error:
                 failures.append(f"{type(error).__name__}: {error}")
-        return footers, removed, "; ".join(failures)
+        return footers, failures
+
+    def _hiding(
+        self, wanted: Iterable[SegmentFile], live: LiveSegments
+    ) -> tuple[dict[tuple[str, int], Hidden], dict[str, str]]:
+        """What is to be hidden, by segment and count; why that is not known of some segments."""
+        hiding = {}
+        uncounted = {}
+        for file in wanted:
+            log_start = live.log_starts[file.partition]
+            if not file.segment.base_offset < log_start <= file.segment.last_offset:
+                continue  # no record of it is deleted, or it has left the live ones since
+            try:
+                count = self._hidden_counts.below(file.segment, log_start)
+            except (CorruptSegment, ObjectNotFound) as error:
+                uncounted[file.location] = f"{type(error).__name__}: {error}"
+                continue
+            if count:
+                hiding[file.location, count] = Hidden(file, count)
+        return hiding, uncounted
 
     def _next_metadata(
         self,
         table: TableDescription,
         base: TableMetadataV2,
         manifests: Sequence[ReadManifest],
-        footers: Sequence[Footer],
-        removed: Mapping[str, DataFile],
+        difference: _Difference,
         expired: Sequence[int],
         live: LiveSegments,
         now_ms: int,
     ) -> TableMetadataV2:
         """Puts the manifests that they need."""
         updates: tuple[TableUpdate, ...] = ()
-        schema = evolved(base.schema(), footers)
+        schema = evolved(base.schema(), difference.footers)
         if schema is not base.schema():
             updates = (
                 AddSchemaUpdate(schema=schema),
                 SetCurrentSchemaUpdate.model_validate({"schema-id": schema.schema_id}),
             )
         current = as_version_2(update_table_metadata(base, updates)) if updates else base
-        if footers or removed:
+        if not difference.is_empty:
+            directory = self._files.location(ObjectKey(table_prefix(table.topic_id)))
             offsets = ", ".join(f'"{at}": {live.applied[at]}' for at in sorted(live.applied))
             updates += snapshot_updates(
                 self._files,
                 current,
                 manifests,
-                FileChange(data_files(current, footers), removed),
-                directory=self._files.location(ObjectKey(table_prefix(table.topic_id))),
+                FileChange(
+                    data_files(current, difference.footers),
+                    difference.removed,
+                    [
+                        write_delete_file(
+                            self._files,
+                            current,
+                            hides,
+                            f"{directory}{self._new_id()}-deletes.parquet",
+                        )
+                        for hides in difference.hidden
+                    ],
+                    difference.shown,
+                ),
+                directory=directory,
                 name=self._new_id(),
                 now_ms=now_ms,
                 properties={OFFSETS_PROPERTY: f"{{{offsets}}}"},
@@ -314,3 +386,13 @@ class Registrar:
                 "properties": {**_PROPERTIES, TOPIC_ID_PROPERTY: str(table.topic_id)},
             }
         )
+
+
+def _files_of(manifests: Sequence[ReadManifest], *, has_deletes: bool) -> dict[str, DataFile]:
+    """Data files, or delete files, by location."""
+    return {
+        entry.data_file.file_path: entry.data_file
+        for read in manifests
+        if read.has_deletes == has_deletes
+        for entry in read.entries
+    }

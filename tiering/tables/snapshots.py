@@ -4,7 +4,9 @@ A snapshot is a manifest list, which names manifests, which name data files with
 Files that come, and those of manifests that lose some, go into one new manifest; the others are
 named again as they are. When there would be more than MANIFESTS_MAX, the small ones are written
 into the new one too. Manifests of MANIFEST_FILES_MAX files are left alone, so that a table of a
-hundred thousand files does not write all of them anew when its oldest one goes.
+hundred thousand files does not write all of them anew when its oldest one goes. Delete files
+(tiering/tables/hidden_rows.py) have manifests of their own; they are few, so these are written anew
+when one comes or goes.
 
 A snapshot expires when the one behind it is older than the retention: whoever loaded the table just
 before it was superseded can read on for that long. The newest one never does.
@@ -16,15 +18,17 @@ millisecond or more to decode, so those that were read are remembered.
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import count, pairwise
+from types import MappingProxyType
 from typing import Final, NamedTuple
 from uuid import UUID
 
 from pyiceberg.manifest import (
     DataFile,
+    ManifestContent,
     ManifestEntry,
     ManifestEntryStatus,
     ManifestFile,
-    write_manifest,
+    ManifestWriterV2,
     write_manifest_list,
 )
 from pyiceberg.table.metadata import TableMetadata
@@ -59,6 +63,11 @@ class ReadManifest(NamedTuple):
     manifest: ManifestFile
     entries: Sequence[ManifestEntry]
 
+    @property
+    def has_deletes(self) -> bool:
+        """Whether its files are delete files."""
+        return bool(self.manifest.content == ManifestContent.DELETES)
+
 
 class FileChange(NamedTuple):
     """How the files of a table change."""
@@ -66,6 +75,10 @@ class FileChange(NamedTuple):
     added: Sequence[DataFile]
     removed: Mapping[str, DataFile]
     """By location."""
+    hidden: Sequence[DataFile] = ()
+    """Delete files that come."""
+    shown: Mapping[str, DataFile] = MappingProxyType({})
+    """Delete files that go, by location."""
 
 
 class LiveFiles:
@@ -103,6 +116,17 @@ class LiveFiles:
         return read
 
 
+class _DeleteManifestWriter(ManifestWriterV2):
+    """PyIceberg reads manifests of delete files and writes none by itself."""
+
+    def content(self) -> ManifestContent:
+        return ManifestContent.DELETES
+
+    @property
+    def _meta(self) -> dict[str, str]:
+        return {**super()._meta, "content": "deletes"}
+
+
 def snapshot_updates(
     files: StoreFileIO,
     metadata: TableMetadata,
@@ -119,26 +143,41 @@ def snapshot_updates(
     `name` distinguishes its files from all others.
     """
     snapshot_id = metadata.new_snapshot_id()
-    kept, dissolved = _divided(manifests, change.removed)
-    entries = [
-        *_entries(ManifestEntryStatus.ADDED, snapshot_id, change.added),
-        *_moved(dissolved, change.removed, snapshot_id),
-    ]
-    entries.sort(key=lambda entry: entry.data_file.file_path)
     numbers = count()
-    written = []
-    for start in range(0, len(entries), MANIFEST_FILES_MAX):
-        with write_manifest(
-            format_version=metadata.format_version,
-            spec=metadata.spec(),
-            schema=metadata.schema(),
-            output_file=files.new_output(f"{directory}{name}-m{next(numbers)}.avro"),
-            snapshot_id=snapshot_id,
-            avro_compression=_COMPRESSION,
-        ) as writer:
-            for entry in entries[start : start + MANIFEST_FILES_MAX]:
-                writer.add_entry(entry)
-        written.append(writer.to_manifest_file())
+
+    def written(
+        kind: type[ManifestWriterV2],
+        dissolved: Sequence[ReadManifest],
+        added: Sequence[DataFile],
+        removed: Collection[str],
+    ) -> Iterator[ManifestFile]:
+        entries = [
+            *_entries(ManifestEntryStatus.ADDED, snapshot_id, added),
+            *_moved(dissolved, removed, snapshot_id),
+        ]
+        entries.sort(key=lambda entry: entry.data_file.file_path)
+        for start in range(0, len(entries), MANIFEST_FILES_MAX):
+            with kind(
+                metadata.spec(),
+                metadata.schema(),
+                files.new_output(f"{directory}{name}-m{next(numbers)}.avro"),
+                snapshot_id,
+                _COMPRESSION,
+            ) as writer:
+                for entry in entries[start : start + MANIFEST_FILES_MAX]:
+                    writer.add_entry(entry)
+            yield writer.to_manifest_file()
+
+    kept, dissolved = _divided([one for one in manifests if not one.has_deletes], change.removed)
+    named = [
+        *written(ManifestWriterV2, dissolved, change.added, change.removed),
+        *(read.manifest for read in kept),
+    ]
+    deletes = [one for one in manifests if one.has_deletes]
+    if change.hidden or change.shown:
+        named += written(_DeleteManifestWriter, deletes, change.hidden, change.shown)
+    else:
+        named += [read.manifest for read in deletes]
     parent = metadata.current_snapshot()
     sequence_number = metadata.next_sequence_number()
     manifest_list = f"{directory}snap-{snapshot_id}-{name}.avro"
@@ -150,7 +189,7 @@ def snapshot_updates(
         sequence_number=sequence_number,
         avro_compression=_COMPRESSION,
     ) as list_writer:
-        list_writer.add_manifests([*written, *(read.manifest for read in kept)])
+        list_writer.add_manifests(named)
     snapshot = Snapshot.model_validate(
         {
             "snapshot-id": snapshot_id,
@@ -231,14 +270,14 @@ def _moved(
 
 def _summary(metadata: TableMetadata, change: FileChange, properties: Mapping[str, str]) -> Summary:
     operation = Operation.OVERWRITE
-    if not change.removed:
+    if not (change.removed or change.hidden or change.shown):
         operation = Operation.APPEND
-    elif not change.added:
+    elif not change.added and (change.removed or change.hidden):
         operation = Operation.DELETE
     collected = SnapshotSummaryCollector()
-    for file in change.added:
+    for file in (*change.added, *change.hidden):
         collected.add_file(file, metadata.schema(), metadata.spec())
-    for file in change.removed.values():
+    for file in (*change.removed.values(), *change.shown.values()):
         collected.remove_file(file, metadata.schema(), metadata.spec())
     parent = metadata.current_snapshot()
     return update_snapshot_summaries(

@@ -9,9 +9,10 @@ what expired snapshots have left behind. Age alone does not tell these from the 
 that is on its way, so both count:
 
 - Kept is what the current metadata file names: itself, the versions before it that it lists, the
-  manifest list of each snapshot, the manifests of its oldest and its newest snapshot.
-- A manifest of a snapshot between them is either the oldest one's too, or younger than it. So
-  nothing is deleted that is younger than the oldest snapshot's manifest list.
+  manifest list of each snapshot, the manifests of its oldest and its newest snapshot, and the
+  delete files in these.
+- A manifest or delete file of a snapshot between them is either the oldest one's too, or younger
+  than it. So nothing is deleted that is younger than the oldest snapshot's manifest list.
 - Nor what is younger than an hour or the retention of snapshots, by the store's own clock: another
   pass may be about to commit it, and a reader may have loaded a pointer that was replaced since.
 
@@ -28,7 +29,7 @@ from typing import Final
 from uuid import UUID
 
 from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile, OutputStream
-from pyiceberg.manifest import ManifestFile, read_manifest_list
+from pyiceberg.manifest import ManifestContent, ManifestFile, read_manifest_list
 from pyiceberg.serializers import FromInputFile, ToOutputFile
 from pyiceberg.table.metadata import TableMetadata, TableMetadataV2
 
@@ -225,7 +226,12 @@ def delete_unnamed(
     named = {key, *_named_by(files, metadata)}
     for snapshot in (*snapshots[:1], *snapshots[-1:]):
         manifests = read_manifests(files, snapshot.manifest_list)
-        named.update(files.key(manifest.manifest_path) for manifest in manifests)
+        for manifest in manifests:
+            named.add(files.key(manifest.manifest_path))
+            if manifest.content == ManifestContent.DELETES:
+                with reading(manifest.manifest_path):
+                    entries = manifest.fetch_manifest_entry(files)
+                named.update(files.key(entry.data_file.file_path) for entry in entries)
     pointer = stats.get(key)
     if pointer is None:
         return 0  # a listing may be behind

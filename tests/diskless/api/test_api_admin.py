@@ -346,7 +346,8 @@ KAFKA_TOPIC_CONFIGS = """
 OWN_TOPIC_CONFIGS = """
     key.schema key.schema.format key.schema.source
     segment.merge.bytes
-    table.commit.interval.ms table.enabled table.namespace table.snapshot.retention.ms
+    table.commit.interval.ms table.enabled table.hide.deleted table.namespace
+    table.snapshot.retention.ms
     tiering.enable value.schema value.schema.format value.schema.source
 """
 

@@ -157,6 +157,7 @@ async def test_a_job_is_told_settings_pointer_and_live_segments(cluster: Cluster
     assert (table.snapshot_retention_ms, table.commit_interval_ms) == (3_600_000, 60_000)
     assert (table.location, table.age_ms) == (key(partition.topic_id, 1), 2_000)
     assert table.applied == {0: 3}
+    assert not table.hides_deleted
     asked = [ListSegments(partition, 0), ListSegments(TopicIdPartition(NOWHERE, 0), 0)]
     found, unknown = await bench.coordinator.list_segments(asked)
     assert [(one.object_key, one.base_offset, one.last_offset) for one in found.segments] == [
@@ -164,6 +165,10 @@ async def test_a_job_is_told_settings_pointer_and_live_segments(cluster: Cluster
     ]
     assert found.applied_offset == bench.coordinator.replica.applied_offset
     assert found.left_offset == -1
+    assert found.log_start_offset == 0
+    await bench.coordinator.delete_records([DeleteRecords(partition, 3)])
+    (found, _) = await bench.coordinator.list_segments(asked)
+    assert (len(found.segments), found.log_start_offset) == (1, 3)
     assert isinstance(unknown.error, UnknownPartition)
 
 

@@ -19,6 +19,7 @@ from confluent_kafka.admin import AdminClient
 from pyiceberg.catalog.rest import RestCatalog
 
 from demo.lake import attach, open_duckdb
+from tests.support.compacted import LOCAL_COMPACTOR, compact_everything
 from tests.support.live_broker import LiveBroker
 from tests.support.profiles import IS_EXHAUSTIVE
 from tests.support.table_engines import (
@@ -161,3 +162,33 @@ def test_typed_columns_are_columns_of_the_table_and_old_files_have_null(
         f'FROM lake.topics."{topic.name}" WHERE data IS NULL OR data.a >= 5'
     ).fetchone()
     assert found == (untyped + 10, 10, 70, 5)
+
+
+def test_deleted_records_of_a_compacted_topic_are_hidden(
+    broker: LiveBroker, lake: duckdb.DuckDBPyConnection
+) -> None:
+    topic = TopicTable(broker, "compacted", random.Random(7), is_typed=False)
+    configs = {
+        "cleanup.policy": "compact",
+        "min.cleanable.dirty.ratio": "0",
+        "table.hide.deleted": "true",
+    }
+    set_configs(topic.admin, topic.name, configs)
+    for number in range(90):
+        key = str(number % 2 if number < 40 else number)
+        topic.producer.produce(topic.name, b"v", key=key, partition=0)
+    assert topic.producer.flush(30) == 0
+    topic.roll()
+    assert compact_everything(broker, LOCAL_COMPACTOR, topic.name).rewrites
+    table = RestCatalog("lake", uri=catalogue_url(broker))
+    attach(lake, catalogue_url(broker))
+    kept = [38, 39, *range(40, 90)]
+    for before in (0, 37, 39, 50):
+        topic.delete_before(0, before)
+        topic.run_pass()
+        expected = [offset for offset in kept if offset >= before]
+        assert lake.execute(
+            f'SELECT list("offset" ORDER BY "offset"), count(*) FROM lake.topics."{topic.name}"'
+        ).fetchone() == (expected, len(expected))
+        read = table.load_table(("topics", topic.name)).scan().to_arrow()
+        assert sorted(read["offset"].to_pylist()) == expected
