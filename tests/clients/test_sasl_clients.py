@@ -1,14 +1,14 @@
-"""Stock clients log in: each mechanism, wrong passwords, passwords that change meanwhile."""
+"""Users who come, go and change under clients; what is told to who is not logged in, and shown.
+
+What each client does by each mechanism is in test_secured_clients.py.
+"""
 
 import asyncio
-import shutil
 import struct
-import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import aiokafka
 import confluent_kafka
 import pytest
 from confluent_kafka.admin import (
@@ -19,7 +19,7 @@ from confluent_kafka.admin import (
     UserScramCredentialDeletion,
     UserScramCredentialUpsertion,
 )
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaConsumer, TopicPartition
 
 from diskless.cli.cli import main
 from tests.support.kafka_raw_client import RawClient, frame
@@ -69,88 +69,6 @@ def librdkafka(secured: Secured, mechanism: str, password: str = PASSWORD) -> di
         "sasl.username": USER,
         "sasl.password": password,
     }
-
-
-def python(secured: Secured, mechanism: str, password: str = PASSWORD) -> dict[str, Any]:
-    return {
-        "bootstrap_servers": secured.bootstrap,
-        "security_protocol": "SASL_PLAINTEXT",
-        "sasl_mechanism": mechanism,
-        "sasl_plain_username": USER,
-        "sasl_plain_password": password,
-    }
-
-
-def by_librdkafka(secured: Secured, mechanism: str) -> bytes:
-    producer = confluent_kafka.Producer(librdkafka(secured, mechanism))
-    topic = f"librdkafka-{mechanism}"
-    producer.produce(topic, b"value")
-    assert producer.flush(60) == 0
-    consumer = confluent_kafka.Consumer(
-        {**librdkafka(secured, mechanism), "group.id": topic, "auto.offset.reset": "earliest"}
-    )
-    consumer.subscribe([topic])
-    message = consumer.poll(60)
-    consumer.close()
-    assert message is not None
-    value = message.value()
-    assert value is not None
-    return value
-
-
-def by_kafka_python(secured: Secured, mechanism: str) -> bytes:
-    topic = f"kafka-python-{mechanism}"
-    producer = KafkaProducer(**python(secured, mechanism))
-    producer.send(topic, b"value").get(60)
-    producer.close()
-    consumer = KafkaConsumer(
-        topic,
-        **python(secured, mechanism),
-        auto_offset_reset="earliest",
-        consumer_timeout_ms=60_000,
-    )
-    value = next(iter(consumer)).value
-    consumer.close()
-    return bytes(value)
-
-
-def by_aiokafka(secured: Secured, mechanism: str) -> bytes:
-    topic = f"aiokafka-{mechanism}"
-
-    async def run() -> bytes:
-        async with aiokafka.AIOKafkaProducer(**python(secured, mechanism)) as producer:
-            await producer.send_and_wait(topic, b"value")
-        async with aiokafka.AIOKafkaConsumer(
-            topic, **python(secured, mechanism), auto_offset_reset="earliest"
-        ) as consumer:
-            return bytes((await consumer.getone()).value)
-
-    return asyncio.run(run())
-
-
-CLIENTS = {"librdkafka": by_librdkafka, "kafka-python": by_kafka_python, "aiokafka": by_aiokafka}
-ONE_EACH = {
-    ("librdkafka", "SCRAM-SHA-512"),
-    ("kafka-python", "SCRAM-SHA-256"),
-    ("aiokafka", "PLAIN"),
-}
-
-
-@pytest.mark.parametrize(
-    ("client", "mechanism"),
-    [
-        pytest.param(
-            client,
-            mechanism,
-            marks=() if (client, mechanism) in ONE_EACH else pytest.mark.exhaustive,
-        )
-        for client in CLIENTS
-        for mechanism in MECHANISMS
-    ],
-)
-def test_a_client_logs_in_and_works(secured: Secured, client: str, mechanism: str) -> None:
-    by: Callable[[Secured, str], bytes] = CLIENTS[client]
-    assert by(secured, mechanism) == b"value"
 
 
 def errors_of(config: dict[str, Any]) -> list[confluent_kafka.KafkaError]:
@@ -283,25 +201,6 @@ def test_what_is_stored_of_passwords_is_shown_to_nobody(
     consumer.close()
     assert b"ScramCredential" not in seen
     assert not [value for value in secrets if value in seen]
-
-
-def test_kcat_logs_in(secured: Secured) -> None:
-    command = shutil.which("kcat")
-    if command is None:
-        pytest.skip("kcat is not installed")
-    done = subprocess.run(
-        [
-            command, "-b", secured.bootstrap, "-L",
-            "-X", "security.protocol=SASL_PLAINTEXT",
-            "-X", "sasl.mechanism=SCRAM-SHA-512",
-            "-X", f"sasl.username={USER}",
-            "-X", f"sasl.password={PASSWORD}",
-        ],
-        capture_output=True,
-        timeout=120,
-        check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
 
 
 def test_the_first_user_is_the_configured_one_where_there_is_none(tmp_path: Path) -> None:

@@ -136,6 +136,11 @@ function recordOf(message) {
 }
 
 const commands = {
+  // How `bootstrap`, which then is a name like any other, is reached: `options` as kafkajs takes them.
+  async client({ bootstrap, options }) {
+    clients.set(bootstrap, new Kafka({ clientId: 'kafkajs', logLevel: logLevel.NOTHING, ...options }))
+  },
+
   // Everything in one request, so in one batch per partition; the offsets acknowledged.
   async produce({ bootstrap, topic, partition, records, codec, acks, idempotent }) {
     const producer = await connect(`producer ${bootstrap} ${idempotent}`, () =>
@@ -256,6 +261,18 @@ const commands = {
       if (key.includes(` ${bootstrap}`)) {
         connected.delete(key)
         await (await one).disconnect()
+      }
+    }
+    clients.delete(bootstrap)
+  },
+
+  // The same of a client that may never have been let in, with the member of its name.
+  async drop({ bootstrap }) {
+    if (members.has(bootstrap)) await commands.leave({ name: bootstrap })
+    for (const [key, one] of [...connected]) {
+      if (key.split(' ')[1] === bootstrap) {
+        connected.delete(key)
+        await one.then(it => it.disconnect(), () => null)
       }
     }
     clients.delete(bootstrap)

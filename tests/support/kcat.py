@@ -38,12 +38,12 @@ class Kcat(clients.StockClient):
     name = "kcat"
 
     def __init__(self, command: str) -> None:
-        self._command = command
+        self.command: Final = command
 
     def run(self, bootstrap: str, *arguments: str, stdin: bytes = b"") -> bytes:
         """What it prints. Fails when it does."""
         finished = subprocess.run(
-            [self._command, "-b", bootstrap, *arguments],
+            [self.command, "-b", bootstrap, *arguments],
             input=stdin,
             capture_output=True,
             check=False,

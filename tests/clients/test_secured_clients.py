@@ -1,0 +1,269 @@
+"""Every stock client by every mechanism, over TLS and without: let in, refused, and cut off later.
+
+`make test` has one client for each mechanism, all over TLS, and one that shows a certificate;
+`make test-all` has the product. Refusals are counted by the broker, too: a client that only fails
+by itself is not let in either, and shows nothing.
+"""
+
+import ssl
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from diskless.cli.cli import main
+from metadata.acls import AclFilter
+from tests.support.certificates import LONG_AGO, Certificates
+from tests.support.jvm import KAFKA_VERSIONS, JvmUnavailable, KafkaTools
+from tests.support.kafkajs import node_process
+from tests.support.kcat import kcat_or_skip
+from tests.support.live_broker import LiveBroker, until
+from tests.support.ports import own_port
+from tests.support.secured_clients import AioKafka, KafkaPython, Librdkafka, SecuredClient, Way
+from tests.support.secured_programs import Java, KafkaJs, KcatProgram
+
+pytestmark = pytest.mark.clients
+
+USER: Final = "ann"
+PASSWORD: Final = "pass word="
+JAVA: Final = tuple(f"java-{version}" for version in KAFKA_VERSIONS)
+CLIENTS: Final = ("librdkafka", "kafka-python", "aiokafka", "kafkajs", "kcat", *JAVA)
+MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+PROTOCOLS: Final = ("SASL_SSL", "SASL_PLAINTEXT")
+ONE_EACH: Final = {
+    ("librdkafka", "SCRAM-SHA-512"),
+    ("kafka-python", "SCRAM-SHA-256"),
+    ("aiokafka", "PLAIN"),
+}
+VALUES: Final = [b"%d" % number * 1_000 for number in range(1, 40)]
+TOPICS: Final = "open-"
+"""How those begin that everybody may do everything with."""
+READ, WRITE, TOPIC = 3, 4, 2
+
+
+class Secured:
+    """A broker with a listener of every protocol; on the plain one everything may be done."""
+
+    def __init__(
+        self, broker: LiveBroker, ports: Mapping[str, int], certificates: Certificates
+    ) -> None:
+        self.broker = broker
+        self.ports = ports
+        self.certificates = certificates
+
+    def way(self, protocol: str, mechanism: str = "", **more: str) -> Way:
+        bootstrap = f"127.0.0.1:{self.ports[protocol]}"
+        known = {"user": USER, "password": PASSWORD} if mechanism else {}
+        ours = self.certificates.authority
+        return Way(
+            bootstrap, protocol, **{"authority": ours, "mechanism": mechanism, **known, **more}
+        )
+
+    def topic(self, name: str) -> str:
+        """A new one with which everybody may do everything."""
+        made = f"{TOPICS}{name}"
+        assert main(["topic", "create", made, "--bootstrap", self.broker.bootstrap]) == 0
+        return made
+
+    def counted(self, name: str, **labels: str) -> float:
+        return self.broker.broker.base.registry.get_sample_value(name, labels) or 0.0
+
+    def log_ins(self, mechanism: str, result: str) -> float:
+        name = "diskless_authentications_total"
+        return self.counted(name, mechanism=mechanism, result=result)
+
+    def handshakes(self, result: str) -> float:
+        return self.counted("diskless_tls_handshakes_total", listener="SSL", result=result)
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    directory = tmp_path_factory.mktemp("secured")
+    certificates = Certificates(directory / "certificates")
+    password = directory / "password"
+    password.touch(mode=0o600)
+    password.write_text(PASSWORD)
+    ports = {name: own_port() for name in ("PLAINTEXT", "SSL", *PROTOCOLS)}
+    settings = {
+        "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in ports.items()),
+        "sasl.enabled.mechanisms": ",".join(MECHANISMS),
+        "bootstrap.admin": USER,
+        "bootstrap.admin.password": f"file:{password}",
+        "connection.failed.authentication.delay.ms": "0",
+        "authorizer": "acl",
+        "super.users": "User:ANONYMOUS",
+        "wal.commit.interval.ms": "5",
+        "group.initial.rebalance.delay.ms": "0",
+        **certificates.listener(),
+        "listener.name.ssl.ssl.client.auth": "required",
+    }
+    with LiveBroker(directory / "data", settings, port=ports["PLAINTEXT"]) as broker:
+        at = ("--bootstrap", broker.bootstrap)
+        for resource in (f"topic:{TOPICS}*", "group:*"):
+            assert main(["acl", "add", "*", "all", resource, *at]) == 0
+        yield Secured(broker, ports, certificates)
+
+
+@pytest.fixture(scope="module")
+def clients(
+    secured: Secured, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], SecuredClient]]:
+    """Each by its name, made when it is asked for; what it runs in ends with the module."""
+    made: dict[str, SecuredClient] = {}
+
+    def context(way: Way) -> ssl.SSLContext:
+        found = ssl.create_default_context(cafile=way.authority)
+        if way.keys:
+            found.load_cert_chain(way.keys)
+        return found
+
+    def java(version: str) -> Java:
+        try:
+            tools = KafkaTools(version)
+        except JvmUnavailable as missing:
+            pytest.skip(str(missing))
+        stack.callback(tools.close)
+        return Java(tools, tmp_path_factory.mktemp("java"))
+
+    makers: dict[str, Callable[[], SecuredClient]] = {
+        "librdkafka": Librdkafka,
+        "kafka-python": KafkaPython,
+        "aiokafka": lambda: AioKafka(context),
+        "kafkajs": lambda: KafkaJs(stack.enter_context(node_process())),
+        "kcat": lambda: KcatProgram(kcat_or_skip()),
+    }
+
+    def client(name: str) -> SecuredClient:
+        if name not in made:
+            made[name] = makers[name]() if name in makers else java(name.removeprefix("java-"))
+        return made[name]
+
+    with ExitStack() as stack:
+        yield client
+
+
+def case(*values: str, is_quick: bool) -> Any:
+    marks = [] if is_quick else [pytest.mark.exhaustive]
+    if values[0].startswith("java"):
+        marks.append(pytest.mark.jvm)
+    return pytest.param(*values, marks=marks, id="-".join(values))
+
+
+EVERY_WAY: Final = [
+    case(
+        *(client, mechanism, protocol),
+        is_quick=(client, mechanism) in ONE_EACH and protocol == "SASL_SSL",
+    )
+    for client in CLIENTS
+    for mechanism in MECHANISMS
+    for protocol in PROTOCOLS
+]
+
+
+@pytest.mark.parametrize(("client", "mechanism", "protocol"), EVERY_WAY)
+def test_a_client_logs_in_and_works(
+    secured: Secured,
+    clients: Callable[[str], SecuredClient],
+    client: str,
+    mechanism: str,
+    protocol: str,
+) -> None:
+    before = secured.log_ins(mechanism, "success")
+    way = secured.way(protocol, mechanism)
+    topic = secured.topic(f"{client}-{mechanism}-{protocol}")
+    assert clients(client).through(way, topic, VALUES) == VALUES
+    assert secured.log_ins(mechanism, "success") > before
+
+
+REFUSALS: Final = {
+    "librdkafka": "_AUTHENTICATION",
+    "kafka-python": "",
+    "aiokafka": "SaslAuthenticationFailed",
+    "kafkajs": "SASL",
+    "kcat": "SASL",
+    **dict.fromkeys(JAVA, "SaslAuthenticationException"),
+}
+"""What is in what each library says; kafka-python tries again, without a word, and gives up."""
+
+
+@pytest.mark.parametrize(("client", "mechanism", "protocol"), EVERY_WAY)
+def test_a_wrong_password_and_an_unknown_user_are_refused(
+    secured: Secured,
+    clients: Callable[[str], SecuredClient],
+    client: str,
+    mechanism: str,
+    protocol: str,
+) -> None:
+    known = secured.log_ins(mechanism, "success")
+    for wrong in ({"password": "other"}, {"user": "nobody"}):
+        before = secured.log_ins(mechanism, "failure")
+        told = clients(client).refusal(secured.way(protocol, mechanism, **wrong))
+        assert REFUSALS[client] in told, told
+        assert secured.log_ins(mechanism, "failure") > before
+    assert secured.log_ins(mechanism, "success") == known
+
+
+SHOWS_A_CERTIFICATE: Final = [case(client, is_quick=client == JAVA[-1]) for client in CLIENTS]
+
+
+@pytest.mark.parametrize("client", SHOWS_A_CERTIFICATE)
+def test_a_client_shows_its_certificate_and_works(
+    secured: Secured, clients: Callable[[str], SecuredClient], client: str
+) -> None:
+    way = secured.way("SSL", keys=secured.certificates.signed(f"of-{client}"))
+    assert clients(client).through(way, secured.topic(f"{client}-certificate"), VALUES) == VALUES
+
+
+@pytest.mark.parametrize("client", [case(one, is_quick=one == "librdkafka") for one in CLIENTS])
+def test_expired_and_wrong_certificates_are_refused(
+    secured: Secured, clients: Callable[[str], SecuredClient], client: str, tmp_path: Path
+) -> None:
+    ours, others = secured.certificates, Certificates(tmp_path / "others")
+    mine = ours.signed("mine")
+    late = ours.signed("late", expires_at=LONG_AGO)
+    complete = secured.handshakes("complete")
+    for result, wrong in (
+        ("expired", {"keys": late}),
+        ("failed", {"keys": others.signed("mine")}),
+        ("failed", {}),
+    ):
+        before = secured.handshakes(result)
+        assert clients(client).refusal(secured.way("SSL", **wrong))
+        until(lambda: secured.handshakes(result) > before, f"a handshake that {result}")  # noqa: B023
+    # Who does not trust the broker leaves, with a word or without.
+    assert clients(client).refusal(secured.way("SSL", keys=mine, authority=others.authority))
+    assert secured.handshakes("complete") == complete
+
+
+@pytest.mark.parametrize("client", [case(one, is_quick=False) for one in CLIENTS])
+def test_a_right_that_goes_is_missed_by_who_runs(
+    secured: Secured, clients: Callable[[str], SecuredClient], client: str
+) -> None:
+    topic = f"private-{client}"
+    at = ("--bootstrap", secured.broker.bootstrap)
+    assert main(["topic", "create", topic, *at]) == 0
+    assert main(["acl", "add", USER, "read,write", f"topic:{topic}", *at]) == 0
+    rules = secured.broker.broker.coordination.client
+
+    def take(operation: int) -> None:
+        gone = AclFilter(resource_type=TOPIC, resource_name=topic, operation=operation)
+        secured.broker.run(rules.delete_acls([gone]))
+
+    with clients(client).running(secured.way("SASL_SSL", "SCRAM-SHA-512"), topic) as running:
+        assert running.write(b"1") is None
+        assert running.read() == b"1"
+        assert running.write(b"2") is None
+        take(WRITE)
+        assert is_refusal(running.write(b"3"))
+        assert running.read() == b"2"
+        take(READ)
+        assert is_refusal(running.read())
+
+
+def is_refusal(told: bytes | str | None) -> bool:
+    """Each library has its own spelling of TOPIC_AUTHORIZATION_FAILED."""
+    assert isinstance(told, str), told
+    words = told.lower().replace("_", "").replace(" ", "")
+    return "topicauthorization" in words or "notauthorized" in words
