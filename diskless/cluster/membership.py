@@ -5,7 +5,8 @@ alive. It does so at once when it reads that it was put out: a leader whose leas
 outage of the store say, is put out by the next one (metadata/workers/broker_sessions.py).
 `SharedCluster` reads the registered brokers from this broker's replica of the catalogue, and
 the leaders from its replicas of the metadata partitions; with that, clients are sent to the produce
-gateways of their rack (diskless/cluster/produce_routing.py). It is rebuilt when either changed, for
+gateways of their rack (diskless/cluster/produce_routing.py), and to a broker that joins only when
+all others have read of it (diskless/cluster/presence.py). It is rebuilt when either changed, for
 each listener: who came through one is only sent to brokers that have it, at their addresses of it.
 
 Failure cases: a leader that is not there is tried again with the next beat; meanwhile this broker
@@ -19,20 +20,23 @@ from typing import Final, NamedTuple
 
 import structlog
 
+from diskless.cluster.presence import Presence
 from diskless.cluster.produce_routing import ProduceRouting
 from diskless.cluster.reachable import ReachableBroker, brokers_at
 from diskless.listeners.endpoints import Endpoint, format_endpoints, parse_endpoints
 from diskless.ports import BrokerEndpoint, ClientInfo
 from metadata.clients.routed_client import RoutedClient
 from metadata.coordinator.metadata_partition import Candidate, MetadataPartition
-from metadata.operations import CATALOGUE, RegisteredBroker
-from wal.clock import Sleep
+from metadata.operations import CATALOGUE, Leader, RegisteredBroker
+from wal.clock import Clock, Sleep
 from wal.coordinates import TopicIdPartition
 from wal.errors import CommitOutcomeUnknown, Retriable
 
 _BEATS_PER_SESSION: Final = 3
 _LOOKS_PER_BEAT: Final = 16
 _RECORD: Final = "the record of a broker"
+SETTLE_FOLLOWS: Final = 10
+"""Follow intervals until every broker has read a change: each may be late, or slow to read."""
 
 log = structlog.get_logger(__name__)
 
@@ -112,13 +116,25 @@ class SharedCluster:
         *,
         cluster_id: str,
         myself: ReachableBroker,
+        follow_interval_ms: int,
+        clock: Clock,
     ) -> None:
+        """`follow_interval_ms` is how far the brokers may be apart in what they have read."""
         self._partitions = partitions
         self._registry = registry
         self.cluster_id: Final = cluster_id
         self.node_id: Final = myself.node_id
         self._myself = myself
-        self._seen: tuple[object, object] = (None, None)
+        self._clock = clock
+        catalogue = partitions[CATALOGUE].replica
+        self._registered = catalogue.brokers
+        self._presence = Presence(
+            catalogue.brokers(), settle_s=SETTLE_FOLLOWS * follow_interval_ms / 1000
+        )
+        # It counts from when a change can be read, not from when the next client asks.
+        catalogue.subscribe_applied(self._look)
+        self._is_seen = False
+        self._leaders: Sequence[Leader | None] = ()
         self._brokers: Sequence[ReachableBroker] = (myself,)
         self._hosts: Mapping[int, int | None] = {}
         self._views: dict[str, _View] = {}
@@ -153,11 +169,15 @@ class SharedCluster:
     ) -> Sequence[int]:
         return self._routing(client).preferred_produce_brokers(topic_id, partition, client)
 
+    def _look(self) -> None:
+        if self._presence.look(self._registered(), self._clock.monotonic()):
+            self._is_seen = False
+
     def _refresh(self) -> None:
-        """Rebuild what follows from who is registered and who leads, if that changed."""
-        registered = tuple(self._partitions[CATALOGUE].replica.brokers().values())
+        """Rebuild what follows from who is there and who leads, if that changed."""
+        self._look()
         leaders = tuple(partition.leader for partition in self._partitions)
-        if (registered, leaders) == self._seen:
+        if self._is_seen and leaders == self._leaders:
             return
         others = [
             ReachableBroker(
@@ -165,7 +185,7 @@ class SharedCluster:
                 broker.rack,
                 parse_endpoints(broker.endpoints, _RECORD),
             )
-            for broker in registered
+            for broker in self._presence.listed()
             if broker.broker_id != self.node_id
         ]
         self._brokers = (self._myself, *others)
@@ -174,7 +194,8 @@ class SharedCluster:
             for index, leader in enumerate(leaders)
         }
         self._views.clear()
-        self._seen = (registered, leaders)
+        self._leaders = leaders
+        self._is_seen = True
 
     def _routing(self, client: ClientInfo) -> ProduceRouting:
         return self._view(client.listener).routing
@@ -185,8 +206,11 @@ class SharedCluster:
         view = self._views.get(listener)
         if view is None:
             brokers = brokers_at(listener, self._brokers)
+            settled = self._presence.settled() or {self.node_id}
             routing = ProduceRouting(
-                brokers, hosts=self._hosts, coordinator_of=self._coordinator_of
+                [broker for broker in brokers if broker.node_id in settled],
+                hosts=self._hosts,
+                coordinator_of=self._coordinator_of,
             )
             view = self._views[listener] = _View(brokers, routing)
         return view

@@ -199,4 +199,6 @@ def _cluster(base: Foundation, storage: Storage, coordination: Coordination) -> 
         coordination.client,
         cluster_id=storage.cluster_id,
         myself=myself,
+        follow_interval_ms=base.config.coordinator.follow_interval_ms,
+        clock=base.clock,
     )

@@ -11,6 +11,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as AioTopicPartition
 from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from metadata.operations import CreateTopic, TopicDescription
 from tests.support.jvm import NEWEST, JvmUnavailable, KafkaTools
@@ -19,6 +20,7 @@ from tests.support.kafka_fakes import Broker, running_broker
 from tests.support.kafka_raw_client import RawClient, a_batch, produce_frame
 from tests.support.live_broker import LiveBroker, until
 from tests.support.stock_clients import (
+    QUIET,
     TIMEOUT_S,
     ConfluentKafka,
     Record,
@@ -144,11 +146,22 @@ def racks(tmp_path: Path) -> Iterator[Mapping[str, LiveBroker]]:
             )
         )
         assert isinstance(created, TopicDescription)
+        until(
+            lambda: all(replicas_told(each) == {1, 2} for each in brokers.values()),
+            "readers to be sent to both",
+        )
         for partition in range(PARTITIONS):
             ConfluentKafka().produce(
                 leader.bootstrap, "t", [Record(value=b"%d" % partition)], partition=partition
             )
         yield brokers
+
+
+def replicas_told(broker: LiveBroker) -> set[int]:
+    """The brokers that this one names for the topic's partitions."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap}, logger=QUIET)
+    partitions = admin.list_topics("t", timeout=TIMEOUT_S).topics["t"].partitions.values()
+    return {replica for partition in partitions for replica in partition.replicas}
 
 
 def served(broker: LiveBroker) -> int:
