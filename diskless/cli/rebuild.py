@@ -8,7 +8,8 @@ Order of things, so that a failure anywhere leaves either no new metadata or all
 
 1. refuse while a broker runs on the data directory, and where there is metadata still, unless told
    to set it aside; nothing of it is deleted
-2. read every WAL object's index and every segment's footer, plan
+2. read every WAL object's index, those of staged objects whose commit is noted, and every segment's
+   footer, plan
 3. put fillers and copies into the bucket
 4. write the new log beside the place where it belongs, replay it and check what comes out
 5. set the old metadata aside, see that the bucket names a cluster, rename the new into place
@@ -65,6 +66,7 @@ from metadata.rebuild.rebuild import (
     write_metadata,
 )
 from metadata.rebuild.report import RebuildReport
+from metadata.rebuild.staged import read_staged_objects
 from tiering.segment_verification import verify_segment
 from wal.chunks.kept_notes import encode_kept_notes, notes_key
 from wal.clock import Clock, SystemClock
@@ -157,12 +159,14 @@ async def read_bucket(store: ObjectStore, *, progress: Progress) -> BucketFacts:
     """All that WAL objects, notes objects and segments tell. Raises: ObjectStoreUnavailable."""
     objects, unreadable = await read_wal_objects(store, progress=progress)
     kept, damaged = await read_kept_notes(store, progress=progress)
+    staged = await read_staged_objects(store, kept, progress=progress)
     segments, broken = await _read_segments(store, objects, progress)
     return BucketFacts(
-        objects=objects,
+        objects=[*objects, *staged.objects],
         segments=segments,
-        kept=kept,
-        unreadable=[*unreadable, *damaged, *broken],
+        kept=kept._replace(commits=(*kept.commits, *staged.commits)),
+        uncommitted=staged.uncommitted,
+        unreadable=[*unreadable, *damaged, *staged.unreadable, *broken],
     )
 
 

@@ -34,10 +34,12 @@ from diskless.parts.storage import Storage
 from diskless.quotas.quotas import QuotaEnforcer
 from diskless.replica.metadata_topic import MetadataTopic
 from diskless.sasl.broker_secrets import BrokerSecrets
+from diskless.topics.noted_facts import NotedFacts
 from metadata.clients.local_client import LocalClient
 from metadata.clients.routed_client import RoutedClient
 from metadata.coordinator.coordinator import PartitionCoordinator
 from metadata.coordinator.metadata_partition import Candidate, MetadataPartition, Worker
+from metadata.coordinator.sink_notes import NotePlace
 from metadata.log.local_log import LOG_DIRECTORY, LocalMetadataLog
 from metadata.log.log import MetadataLog
 from metadata.log.object_log import ObjectMetadataLog
@@ -96,7 +98,9 @@ async def open_coordination(
         return [*all_workers, groups.led(index, CoordinatorGroupStore(coordinator))]
 
     secrets = await follow_secrets(stack, tasks, base, storage)
-    partitions = await _open_partitions(stack, base, storage, candidate, workers)
+    # As with the workers: who leads has a client.
+    place = NotePlace(storage.store, lambda topic_id: NotedFacts(client).topic(topic_id))
+    partitions = await _open_partitions(stack, base, storage, candidate, workers, place)
     local = LocalClient(partitions, rng=rng)
     peers = Peers(base, secrets, registered=lambda: partitions[CATALOGUE].replica.brokers())
     client = await stack.enter_async_context(
@@ -153,6 +157,7 @@ async def _open_partitions(
     storage: Storage,
     candidate: Candidate,
     workers: Callable[[PartitionCoordinator], Sequence[Worker]],
+    note_place: NotePlace,
 ) -> Sequence[MetadataPartition]:
     """Open every log, and bring every replica to its end.
 
@@ -191,6 +196,7 @@ async def _open_partitions(
             settings=config.coordinator,
             retention=config.retention,
             lease_ms=config.object_log.lease_ms if base.is_shared else 0,
+            note_place=note_place,
         )
         opened[index] = await stack.enter_async_context(partition)
 

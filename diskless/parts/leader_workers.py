@@ -73,6 +73,7 @@ def leader_workers(
     )
     orphans: OrphanScan | None = None
     others: list[Worker] = [
+        coordinator.sink_notes,
         RowSweeper(coordinator, settings=config.retention),
         ProducerExpiry(
             coordinator,
@@ -97,6 +98,7 @@ def leader_workers(
                 store,
                 topics=facts.topic,
                 log_began_ms=lambda: coordinator.replica.log_began_ms,
+                steady_ms=lambda: coordinator.steady_ms,
                 settings=config.coordinator,
                 rng=rng,
             )

@@ -1,7 +1,8 @@
 """Looks into staged objects before they are committed, and judges their batches as Produce would.
 
 Nothing that a task says of its object is believed. The index at the object's end says where batches
-lie and for which partitions; all else is read from the batches themselves: their headers, their
+lie and for which partitions; all else is read from the batches themselves: their headers, which the
+index must agree with, because a rebuild of the metadata compares it with what was noted; their
 CRCs, and their records where the topic's rules ask for keys or bound the age of timestamps. What a
 producer may not send is refused here as well: a control, transactional or delete-horizon bit. So is
 a producer id, which belongs to somebody else, and another codec than the topic's, since nobody
@@ -273,6 +274,9 @@ def _judge(
                 produce_version=_PRODUCE_VERSION,
             )
             check_contents([view], header, rules=topic.rules, now_ms=now_ms)
+            told = extent.record_count, extent.crc, extent.max_timestamp_ms
+            if told != (header.record_count, header.crc, header.max_timestamp_ms):
+                raise InvalidRecord("the object's index says something else of it")
             if header.producer_id != NO_PRODUCER_ID:
                 raise InvalidRecord(
                     f"it has producer id {header.producer_id}, which is not its own"

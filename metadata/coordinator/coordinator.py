@@ -23,6 +23,8 @@ from metadata.coordinator.lease import Lease
 from metadata.coordinator.pipeline import Pipeline
 from metadata.coordinator.rewrites import commit_rewrites, plan_rewrites
 from metadata.coordinator.segment_plans import plan_segments, topic_schemas
+from metadata.coordinator.sink_notes import NotePlace, SinkNotes
+from metadata.coordinator.sinks import Sinks
 from metadata.log.log import MetadataLog
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.records.control import ProducersExpiredRecord, RowsSweptRecord
@@ -48,12 +50,6 @@ from metadata.rules.groups import (
 )
 from metadata.rules.quotas import decide_alter_client_quotas
 from metadata.rules.segments import decide_commit_segments
-from metadata.rules.sinks.commit_sink import (
-    check_sink_commit,
-    decide_commit_sink,
-    decide_expire_sinks,
-    has_expired,
-)
 from metadata.rules.tables import Hold, decide_commit_tables, described, has_table, hold_of
 from metadata.rules.topics import (
     PRODUCER_ID_BLOCK,
@@ -104,10 +100,12 @@ class PartitionCoordinator:
         retention: RetentionSettings = DEFAULT_RETENTION,
         lease_renewal_ms: int = 0,
         deposed: int | None = None,
+        note_place: NotePlace | None = None,
     ) -> None:
         """`replica` is open and has applied all of `log`, which this process leads.
 
         `retention`: of topics that set none.
+        `note_place`: where what sinks commit is noted.
         `lease_renewal_ms`: an idle leader appends something when its lease has only that long left.
         `deposed`: the broker that led before, if it let its lease end instead of resigning.
         """
@@ -131,6 +129,16 @@ class PartitionCoordinator:
             sleep=sleep,
         )
         """Of the brokers of the cluster, if this is the catalogue; run it beside."""
+        self.sink_notes: Final = SinkNotes(replica, note_place, clock=clock, rng=rng, sleep=sleep)
+        """Of what sinks commit; run it beside."""
+        self._sinks = Sinks(
+            self.pipeline,
+            replica,
+            self.sink_notes,
+            clock=clock,
+            steady_clock=self._steady_clock,
+            settings=settings,
+        )
 
     @property
     def coordinator_id(self) -> int:
@@ -268,32 +276,19 @@ class PartitionCoordinator:
         )
 
     async def commit_sink(self, request: CommitSink) -> SinkCommit:
-        """All objects of a sink's batch, or none. Raises as `commit_files`, and Rejected."""
-        commits = check_sink_commit(request, self._settings)
-        return await self._perform(
-            lambda view, now_ms: decide_commit_sink(
-                view,
-                request,
-                commits,
-                now_ms=now_ms,
-                wall_ms=self._clock.now_ms(),
-                steady_ms=self.steady_ms,
-                settings=self._settings,
-            ),
-            object_keys=[file.object_key for file in request.files],
-        )
+        """All objects of a sink's batch, or none; noted in the bucket when this returns.
 
-    def find_sink(self, sink_id: str) -> Sink | None:
-        """As far as it is applied; None when it has expired."""
-        sink = self.replica.image.sinks.get(sink_id)
-        return None if has_expired(sink, self.steady_ms, self._settings) else sink
+        Raises as `commit_files`, and Rejected.
+        """
+        return await self._sinks.commit(request)
+
+    async def find_sink(self, sink_id: str) -> Sink | None:
+        """As far as it is applied, and noted; None when expired. Raises ObjectStoreUnavailable."""
+        return await self._sinks.find(sink_id)
 
     async def expire_sinks(self, limit: int) -> int:
         """Forget up to `limit` sinks that have expired by now. Raises CommitFailed."""
-        before_ms = self.steady_ms - self._settings.sink_expiration_ms
-        return await self._perform(
-            lambda view, _: decide_expire_sinks(view, before_ms=before_ms, limit=limit)
-        )
+        return await self._sinks.expire(limit)
 
     async def delete_records(
         self, requests: Sequence[ops.DeleteRecords]

@@ -36,6 +36,7 @@ from typing import Final, Protocol, Self
 from uuid import UUID
 
 from metadata.coordinator.coordinator import PartitionCoordinator
+from metadata.coordinator.sink_notes import NotePlace
 from metadata.log.log import LEASE_MARGIN, MetadataLog
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.operations import Leader
@@ -96,11 +97,12 @@ class MetadataPartition:
         settings: CoordinatorSettings,
         retention: RetentionSettings = DEFAULT_RETENTION,
         lease_ms: int = 0,
+        note_place: NotePlace | None = None,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         """`log` is open and is closed with the partition; `lease_ms` is that of its leaders.
 
-        `retention` is that of topics that set none.
+        `retention` is that of topics that set none; what sinks commit is noted at `note_place`.
         """
         self.replica: Final = replica
         self.log: Final = log
@@ -113,6 +115,7 @@ class MetadataPartition:
         self._settings = settings
         self._retention = retention
         self._lease_ms = lease_ms
+        self._note_place = note_place
         self._sleep = sleep
         self._ready = asyncio.Event()
         self._appended = asyncio.Event()
@@ -248,6 +251,7 @@ class MetadataPartition:
             sleep=self._sleep,
             retention=self._retention,
             lease_renewal_ms=int(self._lease_ms * _RENEW_WHEN_LEFT),
+            note_place=self._note_place,
             deposed=(
                 None
                 if before is None or before.broker_id == candidate.broker_id

@@ -86,7 +86,7 @@ class FindSink(NamedTuple):
 
 
 async def _find_sink(coordinator: Any, asked: FindSink) -> Sequence[ops.FoundSinks]:
-    sink = coordinator.find_sink(asked.sink_id)
+    sink = await coordinator.find_sink(asked.sink_id)
     found = [] if sink is None else [ops.FoundSink(coordinator.coordinator_id, sink)]
     return [ops.FoundSinks(found)]
 

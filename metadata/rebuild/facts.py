@@ -1,6 +1,7 @@
 """The input of a rebuild as values: what a bucket tells of the metadata that was lost.
 
-`metadata.rebuild.rebuild` reads WAL objects into `ObjectFacts`; segments, which need a Parquet
+`metadata.rebuild.rebuild` reads WAL objects into `ObjectFacts`, `metadata.rebuild.staged` those of
+sinks; segments, which need a Parquet
 reader, come as `SegmentFacts` from `tiering.segment_footers`. `metadata.rebuild.plan` turns both
 into metadata.
 """
@@ -9,13 +10,16 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from wal.chunks.kept_notes import NOTHING_KEPT, KeptNotes
 from wal.chunks.object_notes import NO_NOTES, ObjectNotes
 from wal.coordinates import BatchExtent, ObjectKey, TopicIdPartition
 from wal.ulid import ulid_timestamp_ms
+
+STAGED_BROKER_ID: Final = -2
+"""In place of a broker, of what tasks wrote; their commits came in no order of their ULIDs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +34,11 @@ class ObjectFacts:
     """When the store got it, by the store's clock: shortly before its commit, if there was one."""
     extents: Sequence[BatchExtent]
     notes: ObjectNotes = NO_NOTES
+
+    @property
+    def uploader_broker_id(self) -> int:
+        """As its commit told; -1 where it was no broker."""
+        return max(self.broker_id, -1)
 
     @property
     def minted_ms(self) -> int:
@@ -126,7 +135,9 @@ class BucketFacts:
     objects: Sequence[ObjectFacts]
     segments: Sequence[SegmentFacts]
     kept: KeptNotes = NOTHING_KEPT
-    """What notes objects tell, all of them together."""
+    """What notes objects tell, all of them together; with what they tell of staged objects."""
+    uncommitted: Mapping[str, int] = field(default_factory=dict)
+    """By sink id, how many staged objects there are of which no commit is noted."""
     unreadable: Sequence[Unreadable] = ()
 
 

@@ -39,10 +39,13 @@ from metadata.records import records
 from metadata.records.file_committed import CommittedBatch, FileCommittedRecord, RefusedBatch
 from metadata.records.rewrites import RewriteEndedRecord, RewritePlannedRecord
 from metadata.records.segment_identity import segment_key
+from metadata.records.sinks import SinkCommittedRecord
 from metadata.rewrites import MERGE
 from metadata.rules.commit_request import check_commit
 from metadata.rules.topics import PRODUCER_ID_BLOCK
+from metadata.sink_operations import Sink, SinkRange
 from metadata.state.producer_state import WINDOW
+from wal.chunks.kept_notes import NotedSink
 from wal.chunks.object_notes import DUPLICATE, REFUSED, BatchOutcome, CommitNote, note_commit
 from wal.clock import Clock
 from wal.coordinates import (
@@ -57,6 +60,7 @@ from wal.coordinates import (
 )
 from wal.errors import Rejected
 from wal.records.record_batch import MAGIC_V2
+from wal.staging.staged_keys import sink_of
 from wal.ulid import mint_ulid, wal_object_key
 
 PRODUCER_ID_MARGIN: Final = 1_000_000
@@ -192,6 +196,12 @@ class LogBuilder:
         for layout in layouts:
             self._move_start(layout)
 
+    def restore_sinks(self, sinks: Sequence[NotedSink]) -> None:
+        """The last batch of each sink, so that it is known when it comes again."""
+        for noted in sinks:
+            fields = noted._asdict() | {"ranges": [SinkRange(*item) for item in noted.ranges]}
+            self.records.append(SinkCommittedRecord(sink=Sink(**fields)))
+
     def restore_generations(self, greatest: Mapping[TopicIdPartition, int]) -> None:
         """The next rewrite of a partition gets a generation, and so keys, that nothing has yet.
 
@@ -311,7 +321,7 @@ class LogBuilder:
             self._file_record(
                 source.object_key,
                 source.object_bytes,
-                source.broker_id,
+                source.uploader_broker_id,
                 source.extents,
                 [placed[position] for position in sorted(placed)],
                 refused,
@@ -366,7 +376,7 @@ class LogBuilder:
             owner_ids=(CATALOGUE,),
         )
         try:
-            digest = check_commit(request, self._limits).digest
+            digest = check_commit(request, self._limits, sink_id=sink_of(key)).digest
         except Rejected as error:
             # No coordinator would have taken it either, yet its batches are there.
             self._doubt(key, str(error))

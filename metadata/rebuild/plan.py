@@ -13,6 +13,7 @@ What a WAL object and a segment must carry so that metadata can be rebuilt, and 
 | offsets of rolled records, their batches and producers | segment: footer and batch columns |
 | that an object was rolled | sources in the segment's footer |
 | which of several segments counts | generation in the segment's footer |
+| what of a staged object was committed, where, and by which batch | notes objects alone |
 
 Topics keep their ids; of several with one name only that with the newest records comes back, for a
 name belongs to one topic at a time (metadata/rebuild/topics.py). metadata/rebuild/placement.py lays
@@ -90,6 +91,7 @@ def plan_rebuild(
         builder.records += everything_denied()
     builder.create(found.topics)
     builder.commit(layouts)
+    builder.restore_sinks(facts.kept.sinks)
     builder.restore_generations(_greatest_generations(facts, layouts))
     next_producer_id = builder.allocate_producer_ids(_greatest_producer_id(facts))
     left = _left_objects(left_out, builder.committed, doubt)
@@ -114,6 +116,8 @@ def plan_rebuild(
             segment.object_key for layout in layouts for segment in layout.unused_segments
         ],
         dropped_topics=found.dropped,
+        sinks={sink.sink_id: sink.batch_id for sink in facts.kept.sinks},
+        uncommitted=facts.uncommitted,
         written_objects=[item.object_key for item in builder.new_objects],
         next_producer_id=next_producer_id,
         metadata_records=len(builder.records),

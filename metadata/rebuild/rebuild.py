@@ -1,7 +1,8 @@
 """Rebuilding metadata from a bucket: reading WAL objects, writing a new metadata log.
 
-    read_wal_objects -> read_kept_notes -> (segments: tiering.segment_footers) -> plan_rebuild
-        -> put_new_objects -> write_metadata -> check_rebuilt
+    read_wal_objects -> read_kept_notes -> read_staged_objects -> (segments:
+        tiering.segment_footers) -> plan_rebuild -> put_new_objects -> write_metadata
+        -> check_rebuilt
 
 `diskless.cli.rebuild` runs these one after the other. Reading takes one or two ranged reads of each
 object, `concurrency` at a time, and no object as a whole; only copies (metadata/rebuild/filler.py)

@@ -76,6 +76,10 @@ class RebuildReport:
     unused_segments: Sequence[str]
     dropped_topics: Sequence[str]
     """Topics that were not brought back because another topic of their name has newer records."""
+    sinks: Mapping[str, int]
+    """By sink id its last batch: from the next one on it goes on."""
+    uncommitted: Mapping[str, int]
+    """By sink id, how many staged objects there are of which no commit is noted."""
     written_objects: Sequence[str]
     """Objects that the rebuild adds: fillers of holes, and copies."""
     next_producer_id: int
@@ -111,6 +115,12 @@ class RebuildReport:
                 for left in self.left_out
             ],
             "segment not used": self.unused_segments,
+            "sink": [
+                f"{sink_id}: its last batch is {last}" for sink_id, last in self.sinks.items()
+            ],
+            "staged and not committed": [
+                f"{count} objects of sink {sink_id}" for sink_id, count in self.uncommitted.items()
+            ],
             "written": self.written_objects,
             "unreadable": [f"{key}: {problem}" for key, problem in self.unreadable],
             "DOUBT": [f"{subject}: {problem}" for subject, problem in self.doubts],

@@ -11,4 +11,5 @@
 - `commit_answer`: the answer to a commit, as it is stored
 - `queries`, `offset_queries`, `file_queries`, `segment_queries`, `group_queries`: questions to the
   committed state
+- `sink_rows`: what is committed of staged objects
 """

@@ -14,7 +14,8 @@ order in which they came, nothing is.
 Where a partition has no record left after this, nothing in the bucket tells where its log was, so
 that offsets would be given a second time after a rebuild: its high watermark and log start offset
 are kept, too, with its topic's facts. What this process knows of a partition decides; a replica
-that is behind costs no more than the floor.
+that is behind costs no more than the floor. That holds of staged objects as well, which note
+nothing themselves.
 
 Failure cases: notes that cannot be read (damage) are reported and lost, and the deletion goes on: a
 damaged object must not stay for ever. Everything may be repeated: what is kept twice is merged
@@ -36,6 +37,7 @@ from wal.clock import Clock
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.errors import CorruptObject, ObjectNotFound
 from wal.failpoint import failpoint
+from wal.staging.staged_keys import is_staged
 from wal.stores.object_store import BytesBody, ObjectStore
 from wal.ulid import WAL_PREFIX, mint_ulid, wal_object_key
 
@@ -89,7 +91,7 @@ class NoteKeeper:
 
         Raises: ObjectStoreUnavailable, UploadOutcomeUnknown.
         """
-        keys = [key for key in doomed if key.startswith(WAL_PREFIX) and key not in self._gone]
+        keys = [key for key in doomed if _has_index(key) and key not in self._gone]
         noted: dict[str, CommitNote] = {}
         partitions: set[TopicIdPartition] = set()
 
@@ -119,7 +121,7 @@ class NoteKeeper:
     def were_deleted(self, keys: Iterable[ObjectKey]) -> None:
         """The store confirmed that these are gone."""
         for key in keys:
-            if key.startswith(WAL_PREFIX):
+            if _has_index(key):
                 if len(self._gone) == GONE_REMEMBERED_MAX:
                     self._gone.clear()
                 self._gone.add(key)
@@ -184,6 +186,11 @@ class NoteKeeper:
             if self._topics(partition.topic_id) is not None:
                 floors[partition] = floor
         return floors
+
+
+def _has_index(key: ObjectKey) -> bool:
+    """Whether it has batches, and so partitions; a staged object notes nothing beside."""
+    return key.startswith(WAL_PREFIX) or is_staged(key)
 
 
 async def exists(store: ObjectStore, key: ObjectKey) -> bool:

@@ -1,7 +1,9 @@
 """Keeps the notes objects few: merges them, and drops what nobody can need any more.
 
-The deletion of WAL objects adds notes objects (metadata/workers/note_keeper.py). A kept note is of
-use as long as the object that it is about exists, a floor as long as its topic does. This worker
+The deletion of WAL objects adds notes objects (metadata/workers/note_keeper.py), and so does each
+commit of a sink (metadata/coordinator/sink_notes.py). A kept note is of use as long as the object
+that it is about exists, a floor as long as its topic does, the last batch of a sink until the next
+one is noted, or the sink has expired. This worker
 reads them, asks the store which of the noted objects are still there, writes what is left of
 several objects into one, and only then deletes those. So the number of notes is bounded by that of
 the objects in the bucket, and what is stored by a few objects more.
@@ -36,6 +38,7 @@ from metadata.workers.periodic import repeat
 from wal.chunks.kept_notes import (
     NOTES_PREFIX,
     KeptNotes,
+    StagedNote,
     decode_kept_notes,
     encode_kept_notes,
     merged,
@@ -47,6 +50,7 @@ from wal.clock import Sleep
 from wal.coordinates import ObjectKey
 from wal.errors import CorruptObject, ObjectNotFound
 from wal.failpoint import failpoint
+from wal.staging.staged_keys import staged_key
 from wal.stores.object_store import BytesBody, ObjectStat, ObjectStore
 from wal.ulid import ulid_at, wal_object_key
 
@@ -83,21 +87,26 @@ class NotesSweep:
         *,
         topics: TopicLookup,
         log_began_ms: Callable[[], int | None],
+        steady_ms: Callable[[], int],
         settings: CoordinatorSettings,
         rng: random.Random,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        """`log_began_ms`: when the metadata log got its first record; None for an empty log."""
+        """`log_began_ms`: when the metadata log got its first record; None for an empty log.
+
+        `steady_ms`: the time by which sinks expire.
+        """
         self._store = store
         self._topics = topics
         self._log_began_ms = log_began_ms
+        self._steady_ms = steady_ms
         self._settings = settings
         self._rng = rng
         self._sleep = sleep
         self._passes = 0
         # What follows counts from the start of this sweep.
         self.notes_dropped = 0
-        """Commits of objects that are gone."""
+        """Commits of objects that are gone, staged ones included."""
         self.objects_deleted = 0
         """Notes objects whose content is elsewhere, or of no use any more."""
 
@@ -167,21 +176,24 @@ class NotesSweep:
             await self._store.put(key, BytesBody(encode_kept_notes(after)))
             failpoint("notes.after_merge")
         self.notes_dropped += len(before.commits) - len(after.commits)
+        self.notes_dropped += len(before.staged) - len(after.staged)
         self.objects_deleted += len(await self._store.delete(list(found)))
 
     async def _still_needed(self, notes: KeptNotes, age_ms: int) -> KeptNotes:
-        """Without commits of objects that are gone, and floors of topics that were deleted."""
-        existing: set[str] = set()
+        """Without commits of objects that are gone, floors of deleted topics, expired sinks."""
+        existing: set[ObjectKey] = set()
 
-        async def ask(note: CommitNote) -> None:
-            if await exists(self._store, wal_object_key(note.ulid)):
-                existing.add(note.ulid)
+        async def ask(key: ObjectKey) -> None:
+            if await exists(self._store, key):
+                existing.add(key)
 
-        await all_of(notes.commits, ask)
-        commits = tuple(note for note in notes.commits if note.ulid in existing)
+        await all_of([*map(_key_of, notes.commits), *map(_key_of, notes.staged)], ask)
+        commits = tuple(note for note in notes.commits if _key_of(note) in existing)
+        staged = tuple(note for note in notes.staged if _key_of(note) in existing)
         began_ms = self._log_began_ms()
         if began_ms is None or age_ms < began_ms:
-            return notes._replace(commits=commits)
+            return notes._replace(commits=commits, staged=staged)
+        expired_ms = self._steady_ms() - self._settings.sink_expiration_ms
         topics = {
             topic_id: facts
             for topic_id in notes.topics
@@ -192,7 +204,15 @@ class NotesSweep:
             for partition, floor in notes.floors.items()
             if partition.topic_id in topics
         }
-        return KeptNotes(topics, commits, floors)
+        sinks = tuple(sink for sink in notes.sinks if sink.committed_at_ms >= expired_ms)
+        return KeptNotes(topics, commits, floors, staged, sinks)
+
+
+def _key_of(note: CommitNote | StagedNote) -> ObjectKey:
+    """The object that a note is about."""
+    if isinstance(note, StagedNote):
+        return staged_key(note.sink_id, note.ulid)
+    return wal_object_key(note.ulid)
 
 
 def _age(stat: ObjectStat) -> int:

@@ -28,7 +28,15 @@ from metadata.sink_operations import Sink, SinkRange
 from metadata.state.schema import APPLIED, STATE_TABLES, STATE_VERSION
 from metadata.state.state import STATE_FILE
 from wal.chunks import object_notes
-from wal.chunks.kept_notes import HEAD_BYTES, KeptNotes, encode_kept_notes, notes_key
+from wal.chunks.kept_notes import (
+    HEAD_BYTES,
+    KeptNotes,
+    NotedSink,
+    StagedNote,
+    StagedRun,
+    encode_kept_notes,
+    notes_key,
+)
 from wal.clock import SystemClock
 from wal.coordinates import ByteOffset, ObjectKey, Offset, TopicIdPartition
 from wal.ulid import encode_ulid, mint_ulid, wal_object_key
@@ -694,6 +702,18 @@ KEPT_NOTES: Final = KeptNotes(
     topics={TOPIC: object_notes.TopicFacts("flights", 6)},
     commits=NOTES.commits[1:],
     floors={TopicIdPartition(TOPIC, 3): object_notes.Floor(20, 20)},
+    staged=[
+        StagedNote(
+            "s",
+            encode_ulid(5),
+            [StagedRun(TopicIdPartition(TOPIC, 3), 64, 300, 20, 7, 0, 1_700_000_000_000, 5, 2)],
+        )
+    ],
+    sinks=[
+        NotedSink(
+            "s", "User:u", 4, bytes(16), 1_700_000_000_000, [(TopicIdPartition(TOPIC, 3), 20, 26)]
+        )
+    ],
 )
 
 

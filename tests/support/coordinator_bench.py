@@ -11,6 +11,7 @@ from uuid import UUID
 
 from metadata import operations as ops
 from metadata.coordinator.coordinator import PartitionCoordinator
+from metadata.coordinator.sink_notes import NotePlace
 from metadata.log.log import MetadataLog, MetadataRecordBatch
 from metadata.log.log_batch import encode_batch
 from metadata.metadata_settings import CoordinatorSettings
@@ -239,6 +240,7 @@ async def running_coordinator(
     clock: Clock | None = None,
     seed: int = 1,
     settings: CoordinatorSettings | None = None,
+    note_place: NotePlace | None = None,
 ) -> AsyncIterator[CoordinatorBench]:
     """Open and run a coordinator; a failure of its `run` fails the test."""
     manual = clock if isinstance(clock, ManualClock) else ManualClock()
@@ -251,6 +253,7 @@ async def running_coordinator(
             clock=manual,
             rng=rng,
             settings=settings or CoordinatorSettings(state_readers=2),
+            note_place=note_place,
         ) as coordinator,
     ):
         tasks.create_task(coordinator.run())

@@ -441,6 +441,7 @@ class Cluster:
             self.world.store,
             topics=self._known_topic,
             log_began_ms=lambda: 0,
+            steady_ms=self.clock.now_ms,
             settings=SETTINGS,
             rng=self._keeper_rng,
         )

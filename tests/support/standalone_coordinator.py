@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from metadata.coordinator.coordinator import PartitionCoordinator
+from metadata.coordinator.sink_notes import NotePlace
 from metadata.log.local_log import LocalMetadataLog
 from metadata.log.log import MetadataLog
 from metadata.metadata_settings import CoordinatorSettings
@@ -24,6 +25,7 @@ async def standalone_coordinator(
     settings: CoordinatorSettings | None = None,
     sleep: Sleep = asyncio.sleep,
     coordinator_id: int = 0,
+    note_place: NotePlace | None = None,
 ) -> AsyncIterator[PartitionCoordinator]:
     """A coordinator that is ready to `run`, on `log` or a local log in `directory`.
 
@@ -36,7 +38,13 @@ async def standalone_coordinator(
     try:
         await replica.open(log)
         coordinator = PartitionCoordinator(
-            replica, log, clock=clock, rng=rng, settings=settings, sleep=sleep
+            replica,
+            log,
+            clock=clock,
+            rng=rng,
+            settings=settings,
+            sleep=sleep,
+            note_place=note_place,
         )
         try:
             yield coordinator

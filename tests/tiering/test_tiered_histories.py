@@ -22,9 +22,13 @@ from compaction_model import TopicModel
 from tiered_topics import Seen, TieredTopics
 from tiering_samples import SampleBatch, SampleRecord
 
+from diskless.cli import rebuild
+from metadata.operations import CommitFile
 from metadata.rebuild.facts import SegmentFacts
 from metadata.rebuild.fixed import FixedLog
+from metadata.rebuild.staged import StagedFacts
 from metadata.rewrites import RewritePlan
+from metadata.sink_operations import SinkCommit
 from tests.support.compacted import Meddle
 from tests.support.exhaustive import IS_EXHAUSTIVE
 from tests.support.profiles import seeds
@@ -51,6 +55,9 @@ class History:
         """By producer: its last batch, and when."""
         self.sent_at: dict[int, int] = {}
         """By producer: the offset of its last batch."""
+        self.sink_batch = -1
+        self.sink_answer: SinkCommit | None = None
+        """To its last batch."""
         self._producers = 0
         self.done = dict.fromkeys(["merged", "compacted", "abandoned", "rebuilt"], 0)
 
@@ -79,7 +86,9 @@ class History:
 
     async def play(self, steps: int) -> None:
         chosen: list[tuple[Callable[[], Awaitable[None]], int]] = [
-            (self.produce, 8),
+            (self.produce, 6),
+            (self.write_as_sink, 3),
+            (self.world.sweep_notes, 1),
             (self.roll, 6),
             (self.rewrite, 8),
             (self.delete_records, 1),
@@ -136,11 +145,15 @@ class History:
             ]
         )
 
-    def _sequenced(self, topic: TopicModel, batch: SampleBatch) -> tuple[TopicModel, SampleBatch]:
-        """Of a producer of the topic, an old or a new one, or of nobody."""
+    def _nobodys(self, topic: TopicModel, batch: SampleBatch) -> tuple[TopicModel, SampleBatch]:
         if topic.name == "kept":
             # Records without key are removed by nothing; compacted topics take none.
             batch = batch._replace(records=[one._replace(key=None) for one in batch.records])
+        return topic, batch
+
+    def _sequenced(self, topic: TopicModel, batch: SampleBatch) -> tuple[TopicModel, SampleBatch]:
+        """Of a producer of the topic, an old or a new one, or of nobody."""
+        topic, batch = self._nobodys(topic, batch)
         if self.rng.random() < 0.5:
             return topic, batch
         now_ms = self.world.clock.now_ms()
@@ -159,6 +172,48 @@ class History:
         batch = batch._replace(producer_id=producer, producer_epoch=0, base_sequence=sequence)
         self.last_sent[producer] = (topic, batch, now_ms)
         return topic, batch
+
+    async def write_as_sink(self) -> None:
+        """A batch of a sink: staged and committed, once or twice; its driver may have died before.
+
+        Attempts that died leave staged objects, which nobody ever sees.
+        """
+        staged = [await self._staged() for _ in range(self.rng.randint(1, 3))]
+        sent = [item for _, batches in staged for item in batches]
+        if self.rng.random() < 0.2:
+            return
+        files = [file for file, _ in staged]
+        self.sink_batch += 1
+        answer = await self.world.commit_sink("sink", self.sink_batch, files)
+        assert not answer.is_repeated
+        self.sink_answer = answer
+        for topic, batch in sent:
+            base = len(topic.written)
+            topic.write(
+                [
+                    Seen(base + at, one.timestamp_ms, *one[:2], tuple(one[3]))
+                    for at, one in enumerate(batch.records)
+                ]
+            )
+        ends = {one.partition: one.last_offset + 1 for one in answer.ranges}
+        assert ends == {topic.partition: len(topic.written) for topic, _ in sent}
+        if self.rng.random() < 0.3:
+            await self._commit_again()
+
+    async def _staged(self) -> tuple[CommitFile, list[tuple[TopicModel, SampleBatch]]]:
+        chosen = [self.rng.choice(self.topics) for _ in range(self.rng.randint(1, 3))]
+        batches = [self._nobodys(topic, self._batch()) for topic in chosen]
+        file = await self.world.stage(
+            "sink", [(topic.partition, batch) for topic, batch in batches]
+        )
+        return file, batches
+
+    async def _commit_again(self) -> None:
+        """The last batch is known, whatever objects are named."""
+        if self.sink_answer is not None:
+            file, _ = await self._staged()
+            again = await self.world.commit_sink("sink", self.sink_batch, [file])
+            assert again == self.sink_answer._replace(is_repeated=True)
 
     async def _send_again(self) -> None:
         """The last batch of a producer is known, also when none of its records is left."""
@@ -228,12 +283,18 @@ class History:
 
     async def restart(self) -> None:
         await self.world.restart(keeps_state=self.rng.random() < 0.5)
+        if self.rng.random() < 0.5:
+            await self._commit_again()
         await self.check()
 
     async def rebuild(self) -> None:
+        if self.rng.random() < 0.7:
+            await self.write_as_sink()  # else all of sinks is in segments, nearly always
+        unrolled = {topic.name: await self._unrolled(topic) for topic in self.topics}
         report = await self.world.rebuild(dies=self.rng.random() < 0.2)
         assert not report.doubt_count, report
         self.done["rebuilt"] += 1
+        await self._commit_again()
         for topic in self.topics:
             if topic.partition not in self.world.coordinator.replica.image.partitions:
                 # Nothing of it was ever stored.
@@ -241,6 +302,8 @@ class History:
                 topic.partition = await self.world.create(topic.name, **topic.configs)
                 continue
             found = await self.world.read(topic.partition)
+            missing = unrolled[topic.name] - set(found)
+            assert not missing, "only segments may lack what was removed"
             state = self.world.coordinator.replica.image.partitions[topic.partition]
             assert state.high_watermark == len(topic.written)
             stored, in_segments = await self._stored_rows(topic)
@@ -254,6 +317,12 @@ class History:
             rewrite = self.world.coordinator.replica.image.rewrites.get(topic.partition)
             topic.cleaned_end = rewrite.cleaned_end_offset if rewrite else 0
         await self.check()
+
+    async def _unrolled(self, topic: TopicModel) -> set[Seen]:
+        """The records that consumers read from objects other than segments."""
+        found = await self.world.read(topic.partition)
+        _, in_segments = await self._stored_rows(topic)
+        return {one for one in found if one.offset not in in_segments}
 
     async def _stored_rows(self, topic: TopicModel) -> tuple[set[int], set[int]]:
         """The offsets in live segments, and those that they cover."""
@@ -312,6 +381,17 @@ async def test_a_tombstone_that_goes_too_early_is_found(
         return removed | marked, marked & False
 
     monkeypatch.setattr(losses, "_outcome", impatient)
+    with pytest.raises(AssertionError):
+        await played(TieredTopics(tmp_path, 2), 2)
+
+
+async def test_a_rebuild_that_forgets_what_sinks_committed_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def forgetful(*_: object, **__: object) -> StagedFacts:
+        return StagedFacts([], [], [], {})
+
+    monkeypatch.setattr(rebuild, "read_staged_objects", forgetful)
     with pytest.raises(AssertionError):
         await played(TieredTopics(tmp_path, 2), 2)
 

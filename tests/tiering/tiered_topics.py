@@ -29,12 +29,14 @@ from tiering_samples import SampleBatch, range_reader, read_batch
 
 from diskless.cli.rebuild import read_bucket
 from metadata import operations as ops
+from metadata.coordinator.sink_notes import NotePlace
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.rebuild.facts import RebuildOptions
 from metadata.rebuild.plan import plan_rebuild
 from metadata.rebuild.rebuild import check_rebuilt, put_new_objects, write_metadata
 from metadata.rebuild.report import RebuildReport
 from metadata.rewrites import COMPACTION, PlanRewrites, Rewrite, RewritePlan
+from metadata.sink_operations import CommitSink, SinkCommit
 from metadata.table_operations import (
     CommitTable,
     ListedSegments,
@@ -46,6 +48,7 @@ from metadata.table_operations import (
 )
 from metadata.workers.file_workers import FileWorkers
 from metadata.workers.note_keeper import NoteKeeper
+from metadata.workers.notes_sweep import NotesSweep
 from tests.support.compacted import Meddle, compacted
 from tests.support.coordinator_bench import (
     CoordinatorBench,
@@ -60,9 +63,10 @@ from wal.chunks import object_notes
 from wal.chunks.chunk import ChunkIdentity
 from wal.chunks.chunk_batches import ChunkEntry
 from wal.chunks.kept_notes import encode_kept_notes, notes_key
-from wal.chunks.wal_object import plan_wal_object
+from wal.chunks.wal_object import WalObjectReader, plan_wal_object
 from wal.clock import ManualClock
 from wal.coordinates import ObjectKey, TopicIdPartition
+from wal.staging.staged_object import staged_object
 from wal.stores.file_store import BlockingFileStore
 from wal.stores.object_store import BytesBody, ObjectBody, ObjectStat, StoreStatistics
 from wal.ulid import mint_ulid
@@ -125,6 +129,7 @@ class TieredTopics:
                 clock=self.clock,
                 seed=self.rng.getrandbits(32),
                 settings=SETTINGS,
+                note_place=NotePlace(self.store, self._topic),
             )
         )
         self._reader = SegmentReader(range_reader(self.blocking))
@@ -222,6 +227,43 @@ class TieredTopics:
         self._journal.add(note)
         by_position = dict(zip(plan.positions, answers, strict=True))
         return [by_position[position] for position in range(len(batches))]
+
+    async def stage(
+        self, sink_id: str, batches: Sequence[tuple[TopicIdPartition, SampleBatch]]
+    ) -> ops.CommitFile:
+        """Puts the object of a task of a sink; it can be committed afterwards."""
+        encoded = [(partition, batch.encoded()) for partition, batch in batches]
+        ulid = mint_ulid(self.clock, self.rng)
+        item = staged_object(sink_id, ulid, self.clock.now_ms(), encoded)
+        await self.store.put(item.object_key, item.body)
+        index = await WalObjectReader(self.store).read_index(item.object_key)
+        return ops.CommitFile(
+            object_key=item.object_key,
+            file_size_bytes=item.body.length_bytes,
+            uploader_broker_id=-1,
+            batches=index.extents,
+        )
+
+    async def commit_sink(
+        self, sink_id: str, batch_id: int, files: Sequence[ops.CommitFile]
+    ) -> SinkCommit:
+        """The digest follows from the batch's id, as that of a query that can be repeated."""
+        digest = batch_id.to_bytes(16, "big")
+        commit = CommitSink(sink_id, "User:spark", batch_id, digest, files)
+        answer: SinkCommit = await self.coordinator.commit_sink(commit)
+        return answer
+
+    async def sweep_notes(self, *, everything: bool = True) -> None:
+        """Notes objects are merged, and what is of no use any more is dropped."""
+        sweep = NotesSweep(
+            self.store,
+            topics=self._topic,
+            log_began_ms=lambda: self.coordinator.replica.log_began_ms,
+            steady_ms=lambda: self.coordinator.steady_ms,
+            settings=SETTINGS,
+            rng=self.rng,
+        )
+        await sweep.sweep_once(everything=everything)
 
     async def delete_records(self, partition: TopicIdPartition, before: int) -> None:
         (answer,) = await self.coordinator.delete_records([ops.DeleteRecords(partition, before)])

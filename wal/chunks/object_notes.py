@@ -251,7 +251,7 @@ def encode_commits(commits: Sequence[CommitNote]) -> bytes:
     """The bytes of what is noted of commits, with their number in front."""
     parts: list[bytes] = [uvarint(len(commits))]
     for note in commits:
-        parts += (decode_ulid(note.ulid).to_bytes(_ID_BYTES, "big"), bytes((note.outcome,)))
+        parts += (ulid_bytes(note.ulid), bytes((note.outcome,)))
         if note.outcome == COMMITTED:
             parts += _committed(note)
     return b"".join(parts)
@@ -306,6 +306,19 @@ def decode_commits(reader: FieldReader) -> Sequence[CommitNote]:
     return tuple(_decode_commit(reader) for _ in range(reader.count(_ID_BYTES + 1)))
 
 
+def ulid_bytes(ulid: str) -> bytes:
+    """The 16 bytes that stand for a ULID in notes."""
+    return decode_ulid(ulid).to_bytes(_ID_BYTES, "big")
+
+
+def read_ulid(reader: FieldReader) -> str:
+    """The inverse of `ulid_bytes`. Raises: CorruptObject."""
+    try:
+        return encode_ulid(int.from_bytes(reader.raw(_ID_BYTES), "big"))
+    except ValueError as error:
+        raise reader.corrupt(str(error)) from error
+
+
 def _decode_floor(reader: FieldReader) -> Floor | None:
     high_watermark = reader.uvarint(64) - 1
     if high_watermark < 0:
@@ -314,10 +327,7 @@ def _decode_floor(reader: FieldReader) -> Floor | None:
 
 
 def _decode_commit(reader: FieldReader) -> CommitNote:
-    try:
-        ulid = encode_ulid(int.from_bytes(reader.raw(_ID_BYTES), "big"))
-    except ValueError as error:
-        raise reader.corrupt(str(error)) from error
+    ulid = read_ulid(reader)
     outcome = reader.uint8()
     if outcome == GIVEN_UP:
         return CommitNote(ulid, outcome=GIVEN_UP)

@@ -221,7 +221,7 @@ async def test_a_sink_that_was_silent_for_long_is_forgotten(bench: CoordinatorBe
     with pytest.raises(Rejected, match="comes after"):
         await commit(commit_of(bench, 0, (batch(partition, 1),)))
     bench.clock.advance(2 * 24 * HOUR_S)
-    assert bench.coordinator.find_sink("s") is None
+    assert await bench.coordinator.find_sink("s") is None
     await commit(commit_of(bench, 0, (batch(partition, 1),), principal="User:b"))
     await commit(commit_of(bench, 0, (batch(partition, 1),), sink_id="t"))
     bench.clock.advance(31 * 24 * HOUR_S)

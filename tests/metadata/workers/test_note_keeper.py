@@ -64,6 +64,7 @@ class Scene:
             self.store,
             topics=self.topics.get,
             log_began_ms=lambda: self.log_began_ms,
+            steady_ms=self.clock.now_ms,
             settings=CoordinatorSettings(),
             rng=self.rng,
         )

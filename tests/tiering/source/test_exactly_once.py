@@ -20,6 +20,7 @@ from tiering.source.options import parse_sink_options
 from tiering.source.writing.exactly_once import ExactlyOnceStreamSink, StagedMessage
 from tiering.source.writing.record_rows import make_batches, record_table
 from tiering.source.writing.sink_commits import SinkCommits
+from wal.chunks.kept_notes import NOTES_PREFIX, decode_kept_notes, merged
 from wal.clock import SystemClock
 from wal.coordinates import ObjectKey
 from wal.errors import DisklessError, InvalidSettings, KeysMissing, Rejected, UnknownPartition
@@ -102,6 +103,20 @@ def test_tasks_stage_and_the_commit_shows_all_at_once(broker: LiveBroker, sink_i
     assert values(broker, "plain") == before
     writer.commit(messages, 0)
     assert values(broker, "plain") == sorted([*before, b"a", b"b", b"c"])
+
+
+def test_a_commit_is_noted_in_the_bucket(broker: LiveBroker, sink_id: str) -> None:
+    writer = sink(broker, "plain", sink_id)
+    writer.commit([writer.write(rows(b"a"))], 7)
+    with store_of(broker, "plain", sink_id) as store:
+        keys = [stat.key for stat in store.list(NOTES_PREFIX)]
+        notes = merged(decode_kept_notes(store.get(key), key) for key in keys)
+    (noted,) = [noted for noted in notes.sinks if noted.sink_id == sink_id]
+    assert noted.batch_id == 7
+    (staged,) = [staged for staged in notes.staged if staged.sink_id == sink_id]
+    (run,) = staged.runs
+    assert (run.partition, run.base_offset, run.base_offset) == noted.ranges[0]
+    assert notes.topics[run.partition.topic_id].name == "plain"
 
 
 def test_a_batch_that_is_written_again_is_there_once(broker: LiveBroker, sink_id: str) -> None:

@@ -9,6 +9,9 @@ from hypothesis import strategies as st
 
 from wal.chunks.kept_notes import (
     KeptNotes,
+    NotedSink,
+    StagedNote,
+    StagedRun,
     decode_kept_notes,
     encode_kept_notes,
     merged,
@@ -24,7 +27,12 @@ TOPIC = UUID(int=0xA)
 PLACE = TopicIdPartition(TOPIC, 3)
 COMMITTED = CommitNote(encode_ulid(7), (NotedRun(10, 5, 2),), {4: 1})
 GIVEN = CommitNote(encode_ulid(7), outcome=GIVEN_UP)
-NOTES = KeptNotes({TOPIC: TopicFacts("flights", 6)}, (COMMITTED,), {PLACE: Floor(90, 90)})
+RUN = StagedRun(PLACE, 64, 300, 20, 7, 1, 1_700_000_000_000, -1, 2)
+STAGED = StagedNote("s", encode_ulid(9), (RUN, RUN._replace(byte_offset=364, base_offset=27)))
+SINK = NotedSink("s", "User:u", 4, bytes(range(16)), 1_000, ((PLACE, 20, 33),))
+NOTES = KeptNotes(
+    {TOPIC: TopicFacts("flights", 6)}, (COMMITTED,), {PLACE: Floor(90, 90)}, (STAGED,), (SINK,)
+)
 
 _floors = st.dictionaries(
     st.builds(
@@ -47,6 +55,8 @@ def test_notes_are_read_back_as_they_were_written(
         NOTES.topics,
         tuple(COMMITTED._replace(ulid=encode_ulid(number)) for number in range(commits)),
         floors,
+        (STAGED,) * commits,
+        (SINK,) * commits,
     )
     assert decode_kept_notes(encode_kept_notes(notes), "x") == notes
 
@@ -89,3 +99,13 @@ def test_of_two_floors_the_higher_one_counts() -> None:
 def test_only_a_ulid_names_a_notes_object(key: str) -> None:
     assert minted_ms_of_notes_key(key) is None
     assert minted_ms_of_notes_key(notes_key(encode_ulid(5 << 80))) == 5
+
+
+def test_the_runs_of_a_staged_object_add_up_and_the_last_batch_of_a_sink_counts() -> None:
+    first, second = (STAGED._replace(runs=(run,)) for run in STAGED.runs)
+    expired = SINK._replace(committed_at_ms=5_000, batch_id=0)
+    parts = [
+        KeptNotes(staged=(first,), sinks=(expired,)),
+        KeptNotes(staged=(second,), sinks=(SINK,)),
+    ]
+    assert merged(parts) == KeptNotes(staged=(STAGED,), sinks=(expired,))
