@@ -23,10 +23,23 @@ def broker_metrics(parts: BrokerParts) -> Sequence[MetricSource]:
     chunks = MetricsOf(lambda: parts.writes.directory.statistics())
     lane = MetricsOf(lambda: parts.writes.lane)
     quotas = MetricsOf(lambda: parts.coordination.quotas.statistics())
+    sinks = MetricsOf(lambda: parts.coordination.sinks)
     sessions = MetricsOf(lambda: parts.reads.fetch_sessions)
     cache = MetricsOf(lambda: parts.reads.cache.statistics())
     descriptors = MetricsOf(lambda: parts.storage.fd_cache.statistics())
     return [
+        sinks.counters(
+            "diskless_sink_commits", "result", "Commits of sinks, by result", lambda it: it.commits
+        ),
+        sinks.counters(
+            "diskless_sink_refusals",
+            "cause",
+            "Commits of sinks that were refused, by cause",
+            lambda it: it.refusals,
+        ),
+        sinks.counter(
+            "diskless_sink_bytes", "In objects that sinks committed", lambda it: it.committed_bytes
+        ),
         store.counters(
             "diskless_object_store_requests",
             "op",

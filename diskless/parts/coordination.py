@@ -34,6 +34,7 @@ from diskless.parts.storage import Storage
 from diskless.quotas.quotas import QuotaEnforcer
 from diskless.replica.metadata_topic import MetadataTopic
 from diskless.sasl.broker_secrets import BrokerSecrets
+from diskless.sinks.sink_counts import SinkCounts
 from diskless.topics.noted_facts import NotedFacts
 from metadata.clients.local_client import LocalClient
 from metadata.clients.routed_client import RoutedClient
@@ -62,6 +63,7 @@ class Coordination:
     client: RoutedClient
     """Asks all coordinators, led here or elsewhere."""
     quotas: QuotaEnforcer
+    sinks: SinkCounts
     metadata_topic: MetadataTopic
     groups: GroupRouter
     secrets: BrokerSecrets | None
@@ -122,6 +124,7 @@ async def open_coordination(
         local=local,
         client=client,
         quotas=QuotaEnforcer(client.client_quotas, settings=config.quotas, clock=clock),
+        sinks=SinkCounts(),
         metadata_topic=metadata_topic,
         groups=groups,
         secrets=secrets,

@@ -161,6 +161,7 @@ def _apis(
                 client,
                 StagedCheck(storage.store, reads.inflation, base.clock),
                 coordination.quotas,
+                coordination.sinks,
                 object_store_url=store_url,
                 batches_max=base.config.coordinator.commit_batches_max,
                 topic_defaults=topic_defaults(base.config.values()),

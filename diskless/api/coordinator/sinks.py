@@ -31,6 +31,7 @@ from diskless.authorization import AclOperation, Authorizer
 from diskless.ports import ClientInfo
 from diskless.quotas.quotas import QuotaEnforcer
 from diskless.server.registry import Api
+from diskless.sinks.sink_counts import SinkCounts
 from diskless.sinks.staged_check import JudgedTopic, StagedCheck
 from diskless.topics.topic_configs import compression_of, effective, topic_rules
 from metadata.clients.routed_client import RoutedClient
@@ -78,6 +79,7 @@ class SinkService:
         client: RoutedClient,
         check: StagedCheck,
         quotas: QuotaEnforcer,
+        counts: SinkCounts,
         *,
         object_store_url: str,
         batches_max: int,
@@ -87,6 +89,7 @@ class SinkService:
         self._client = client
         self._check = check
         self._quotas = quotas
+        self._counts = counts
         self._object_store_url = object_store_url
         self._batches_max = batches_max
         self._topic_defaults = topic_defaults
@@ -112,6 +115,21 @@ class SinkService:
         return call
 
     def committing(self, client: ClientInfo) -> Call[CommitStaged, SinkCommit]:
+        commit = self._committing(client)
+
+        async def counted(asked: CommitStaged, timeout_ms: int) -> Sequence[SinkCommit]:
+            try:
+                (answer,) = await commit(asked, timeout_ms)
+            except DisklessError as error:
+                self._counts.raised(error)
+                raise
+            size_bytes = sum(size for _, size in asked.files)
+            self._counts.answered(answer, size_bytes)
+            return [answer]
+
+        return counted
+
+    def _committing(self, client: ClientInfo) -> Call[CommitStaged, SinkCommit]:
         async def call(asked: CommitStaged, timeout_ms: int) -> Sequence[SinkCommit]:
             check_sink_id(asked.sink_id)
             if len(asked.files) > STAGED_OBJECTS_MAX:
