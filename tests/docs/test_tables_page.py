@@ -30,3 +30,9 @@ def test_every_column_is_told() -> None:
 
 def test_limits_are_those_of_the_code() -> None:
     assert f"{SHARE_BYTES >> 20} MiB as stored" in PAGE
+
+
+def test_what_is_written_has_a_chapter_of_its_own() -> None:
+    chapter = PAGE.split("\n## Writing to a topic\n")[1].split("\n## ")[0]
+    assert "| option of a write | | |" in chapter
+    assert "\n### Exactly once\n" in chapter
