@@ -102,6 +102,7 @@ def broker_metrics(parts: BrokerParts) -> Sequence[MetricSource]:
                 "chunk": it.chunk_bytes,
                 "object": it.object_bytes,
                 "segment": it.segment_bytes,
+                "marker": it.marker_bytes,
             },
         ),
         reader.counter(

@@ -30,9 +30,6 @@ A leaderless partition never changes its epoch; clients reject rewinds and re-va
 position on every increase, so a constant is the only value that stays quiet.
 """
 
-READ_UNCOMMITTED: Final = 0
-READ_COMMITTED: Final = 1
-
 Buffer = bytes | bytearray | memoryview
 
 
@@ -95,6 +92,10 @@ class FetchResult(NamedTuple):
     high_watermark: int = -1
     log_start_offset: int = -1
     records: Sequence[Buffer] = ()
+    last_stable_offset: int = -1
+    aborted: Sequence[ops.AbortedTransaction] = ()
+    """For a reader of committed records: those that began below the end of the records, and whose
+    markers are not below the asked offset; by first offset."""
 
 
 class ListOffsetsPartition(NamedTuple):

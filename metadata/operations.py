@@ -19,6 +19,7 @@ from uuid import UUID
 from metadata.scram.credentials import ScramCredential
 from wal.coordinates import BatchExtent, ByteOffset, ObjectKey, Offset, TopicIdPartition
 from wal.errors import DisklessError
+from wal.records.marker_batches import Marker
 from wal.wire.layouts import CompactBytes, Int8, Int32, UInt32
 
 WRITE_AHEAD_MULTI_SEGMENT: Final = 1
@@ -38,6 +39,10 @@ METADATA_TOPIC_ID: Final = UUID("6469736b-6c65-8373-8000-6d6574616461")
 
 CATALOGUE: Final = 0
 """The coordinator that also keeps topic names, configs, assignments and broker registrations."""
+
+READ_UNCOMMITTED: Final = 0
+READ_COMMITTED: Final = 1
+"""Isolation levels, as in Fetch."""
 
 LATEST_TIMESTAMP: Final = -1
 EARLIEST_TIMESTAMP: Final = -2
@@ -222,8 +227,12 @@ class WalExtent(NamedTuple):
         """About how much of it holds `offset` and what follows: its batches as if of one size."""
         if offset <= self.base_offset:
             return self.length_bytes
-        left, records = self.last_offset + 1 - offset, self.last_offset + 1 - self.base_offset
-        return self.length_bytes * left // records
+        return self.bytes_between(offset, self.last_offset + 1)
+
+    def bytes_between(self, first: int, end: int) -> int:
+        """About how much of it holds [first, end): its batches as if of one size."""
+        first, end = max(first, self.base_offset), min(end, self.last_offset + 1)
+        return self.length_bytes * max(end - first, 0) // (self.last_offset + 1 - self.base_offset)
 
 
 class SegmentExtent(NamedTuple):
@@ -239,8 +248,26 @@ class SegmentExtent(NamedTuple):
         """As `WalExtent.bytes_from`; how much a segment is as batches shows when it is decoded."""
         return self.object_bytes
 
+    def bytes_between(self, first: int, end: int) -> int:
+        """As `bytes_from`."""
+        return self.object_bytes
 
-Extent = WalExtent | SegmentExtent
+
+StoredExtent = WalExtent | SegmentExtent
+Extent = StoredExtent | Marker
+"""A marker ends a transaction; it has an offset and no object."""
+
+
+class AbortedTransaction(NamedTuple):
+    """What a reader of committed records leaves out of one partition.
+
+    Between the offsets it is every transactional batch of the producer, and nothing else is.
+    """
+
+    producer_id: int
+    first_offset: int
+    """Of its first batch."""
+    marker_offset: int
 
 
 class FindBatches(NamedTuple):
@@ -259,6 +286,17 @@ class FoundBatches(NamedTuple):
     extents: Sequence[Extent] = ()
     """In offset order and gapless; the first one contains the asked offset."""
     error: DisklessError | None = None
+    first_open_offset: int = -1
+    """Where the first of the transactions began that are not ended; -1: there is none."""
+    aborted: Sequence[AbortedTransaction] = ()
+    """For a reader of committed records: those with batches in the extents, by marker."""
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Below it every transaction is ended."""
+        if self.first_open_offset < 0:
+            return self.high_watermark
+        return max(self.first_open_offset, self.log_start_offset)
 
 
 class ListOffsets(NamedTuple):
@@ -278,9 +316,11 @@ class ListedOffset(NamedTuple):
 
     offset: int = -1
     timestamp_ms: int = -1
-    extent: Extent | None = None
+    extent: StoredExtent | None = None
     log_start_offset: int = -1
     error: DisklessError | None = None
+    last_stable_offset: int = -1
+    """What a reader of committed records is told nothing beyond; -1 beside an error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

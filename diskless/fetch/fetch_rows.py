@@ -19,10 +19,16 @@ from uuid import UUID
 import numpy as np
 
 from diskless.ports import Buffer, FetchPartition, FetchResult
+from metadata.operations import AbortedTransaction
 from wal.columns import Int64s
 from wal.errors import DisklessError
 
 NOBODY: Final[Mapping[int, int]] = MappingProxyType({})
+
+Aborted = Mapping[int, Sequence[AbortedTransaction]]
+"""By row; nothing of rows without."""
+
+NOTHING_ABORTED: Final[Aborted] = MappingProxyType({})
 
 
 class FetchTopic(NamedTuple):
@@ -169,10 +175,19 @@ class FetchAnswer(Sequence[FetchResult]):
     """What the rows of a request gave, by position.
 
     `errors` and `records` are there for the rows that have any, in ascending order, and so are
-    `readers`: other brokers for the client to ask instead.
+    `readers`: other brokers for the client to ask instead. `aborted` is there for some of the rows
+    that have records.
     """
 
-    __slots__ = ("errors", "high_watermarks", "log_start_offsets", "readers", "records")
+    __slots__ = (
+        "aborted",
+        "errors",
+        "high_watermarks",
+        "last_stable_offsets",
+        "log_start_offsets",
+        "readers",
+        "records",
+    )
 
     def __init__(
         self,
@@ -181,12 +196,17 @@ class FetchAnswer(Sequence[FetchResult]):
         records: Mapping[int, Sequence[Buffer]],
         errors: Mapping[int, DisklessError],
         readers: Mapping[int, int] = NOBODY,
+        *,
+        last_stable_offsets: Int64s,
+        aborted: Aborted = NOTHING_ABORTED,
     ) -> None:
         self.high_watermarks = high_watermarks
+        self.last_stable_offsets = last_stable_offsets
         self.log_start_offsets = log_start_offsets
         self.records = records
         self.errors = RowErrors.of(errors)
         self.readers = readers
+        self.aborted = aborted
 
     @classmethod
     def of(cls, results: Sequence[FetchResult]) -> Self:
@@ -198,6 +218,10 @@ class FetchAnswer(Sequence[FetchResult]):
             np.array([result.log_start_offset for result in results], np.int64),
             {row: result.records for row, result in enumerate(results) if result.records},
             {row: result.error for row, result in enumerate(results) if result.error is not None},
+            last_stable_offsets=np.array(
+                [result.last_stable_offset for result in results], np.int64
+            ),
+            aborted={row: result.aborted for row, result in enumerate(results) if result.aborted},
         )
 
     @classmethod
@@ -205,7 +229,7 @@ class FetchAnswer(Sequence[FetchResult]):
         """The same error for all of `count` rows."""
         nothing = np.full(count, -1, np.int64)
         errors = RowErrors(np.arange(count), np.zeros(count, np.int64), [error])
-        return cls(nothing, nothing, {}, errors)
+        return cls(nothing, nothing, {}, errors, last_stable_offsets=nothing)
 
     def at(self, readers: Mapping[int, int]) -> "FetchAnswer":
         """The same, and whom to ask instead of this broker; nobody where there is an error."""
@@ -217,6 +241,8 @@ class FetchAnswer(Sequence[FetchResult]):
             self.records,
             self.errors,
             {row: reader for row, reader in readers.items() if row not in self.errors},
+            last_stable_offsets=self.last_stable_offsets,
+            aborted=self.aborted,
         )
 
     def among(self, refused: Mapping[int, DisklessError]) -> "FetchAnswer":
@@ -227,17 +253,21 @@ class FetchAnswer(Sequence[FetchResult]):
         count = len(self) + len(refused)
         is_left = np.ones(count, bool)
         is_left[refused.rows] = False
-        high_watermarks = np.full(count, -1, np.int64)
-        high_watermarks[is_left] = self.high_watermarks
-        log_start_offsets = np.full(count, -1, np.int64)
-        log_start_offsets[is_left] = self.log_start_offsets
         rows = np.flatnonzero(is_left)
+
+        def spread(column: Int64s) -> Int64s:
+            of_all = np.full(count, -1, np.int64)
+            of_all[rows] = column
+            return of_all
+
         return FetchAnswer(
-            high_watermarks,
-            log_start_offsets,
+            spread(self.high_watermarks),
+            spread(self.log_start_offsets),
             {int(rows[row]): records for row, records in self.records.items()},
             refused.joined(self.errors.at(rows[self.errors.rows])),
             {int(rows[row]): reader for row, reader in self.readers.items()},
+            last_stable_offsets=spread(self.last_stable_offsets),
+            aborted={int(rows[row]): aborted for row, aborted in self.aborted.items()},
         )
 
     def __len__(self) -> int:
@@ -256,4 +286,6 @@ class FetchAnswer(Sequence[FetchResult]):
             int(self.high_watermarks[row]),
             int(self.log_start_offsets[row]),
             self.records.get(row, ()),
+            int(self.last_stable_offsets[row]),
+            self.aborted.get(row, ()),
         )

@@ -3,7 +3,8 @@
 A consumer with a session sends the partitions whose offset (or limit) is another one than in its
 request before, and is sent those of which there is something new: records, another high watermark
 or log start offset, an error. The broker keeps the rest, so an idle poll of 1,000 partitions names
-none in either direction.
+none in either direction. The last stable offset needs no attention of its own: only a commit, a
+marker or a deletion moves it, and each of them moves one of the other two.
 
 How it goes. A full request with session epoch 0 asks for a session; its answer names all partitions
 and the session's id. The requests of a session are numbered from 1, wrapping to 1 again: its epoch.
@@ -432,6 +433,8 @@ def _part(answer: FetchAnswer, rows: npt.NDArray[np.intp]) -> FetchAnswer:
         _moved(answer.records, rows),
         answer.errors.at(np.searchsorted(rows, answer.errors.rows)),
         _moved(answer.readers, rows),
+        last_stable_offsets=answer.last_stable_offsets[rows],
+        aborted=_moved(answer.aborted, rows),
     )
 
 

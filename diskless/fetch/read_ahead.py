@@ -38,6 +38,7 @@ from wal.caches.cold_reads import RUN_BYTES
 from wal.clock import Clock
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.errors import DisklessError
+from wal.records.marker_batches import Marker
 
 log = structlog.get_logger(__name__)
 
@@ -136,7 +137,7 @@ class ReadAhead:
             reader = self._taken(_Place(answer.partition, answer.offset))
             place = _Place(answer.partition, answer.next_offset)
             is_at_end = answer.next_offset >= answer.high_watermark
-            if is_at_end or place in self._readers or self._source.is_near(answer.extents[-1]):
+            if is_at_end or place in self._readers or self._is_near(answer.extents):
                 continue
             reader = reader or _Reader()
             reader.window_bytes = max(2 * reader.window_bytes, 2 * answer.size_bytes)
@@ -168,6 +169,12 @@ class ReadAhead:
 
     def __len__(self) -> int:
         return len(self._readers)
+
+    def _is_near(self, extents: Sequence[Extent]) -> bool:
+        """Whether the last bytes are on this machine. Markers have none."""
+        stored = (extent for extent in reversed(extents) if not isinstance(extent, Marker))
+        last = next(stored, None)
+        return last is not None and self._source.is_near(last)
 
     def _forget_the_gone(self) -> None:
         since = self._clock.monotonic() - READING_S
@@ -229,6 +236,8 @@ class ReadAhead:
         left_bytes = reader.window_bytes
         begun: ObjectKey | None = None
         for extent in reader.extents:
+            if isinstance(extent, Marker):
+                continue
             if left_bytes <= 0 and (extent.object_key != begun or left_bytes < -RUN_BYTES):
                 return
             length_bytes = extent.bytes_from(place.offset)

@@ -25,6 +25,7 @@ from diskless.loop.long_rows import as_list
 from diskless.loop.long_work import Steps, done_at_once
 from diskless.ports import Buffer
 from diskless.protocol.wire import Reader, array_count, string
+from metadata.operations import AbortedTransaction
 from wal.columns import Int64s
 from wal.wire.fields import INT32, NO_TAGS, NO_UUID, UUID_BYTES, uvarint
 
@@ -66,6 +67,8 @@ _ROW_12: Final = (
     ("length", "u1"),
     _TAG_COUNT,
 )
+
+_ABORTED: Final = Struct(">qq")  # producer id, first offset
 
 _RESPONSE_START: Final = Struct(">ihi")  # throttle time [, error, session id]
 
@@ -277,8 +280,8 @@ def encode_response(
 ) -> Steps[list[Buffer]]:
     """The body of a response as buffers to be written back to back, in steps of some topics each.
 
-    `topics` says how the rows of the columns group. Rows with an error have no offsets. No
-    transaction is ever aborted, so the last stable offset is the high watermark.
+    `topics` says how the rows of the columns group. Rows with an error have no offsets. Aborted
+    transactions are told to readers of committed records alone.
     """
     flexible = version >= FLEXIBLE_FROM
     rows = _answered_rows(version, partitions, answer, error_codes, read_committed)
@@ -286,6 +289,10 @@ def encode_response(
     # What follows the length of the records, which is replaced where there are any.
     size = rows.itemsize
     tail = size - (2 if flexible else INT32.size)
+    fields = rows.dtype.fields
+    assert fields is not None
+    aborted_at = int(fields["aborted"][1])
+    aborted_end = aborted_at + (1 if flexible else INT32.size)
     with_records = iter([*answer.records.items(), (len(rows), ())])
     next_row, records = next(with_records)
 
@@ -303,7 +310,12 @@ def encode_response(
         pending.append(_named(topic, count, flexible))
         end = row + count
         while next_row < end:
-            pending.append(data[row * size : next_row * size + tail])
+            position, start_of_row = row * size, next_row * size
+            if next_row in answer.aborted:
+                pending.append(data[position : start_of_row + aborted_at])
+                pending.append(_aborted(answer.aborted[next_row], flexible))
+                position = start_of_row + aborted_end
+            pending.append(data[position : start_of_row + tail])
             length = sum(map(len, records))
             pending.append(uvarint(length + 1) if flexible else INT32.pack(length))
             out.append(b"".join(pending))
@@ -322,6 +334,13 @@ def encode_response(
     return out
 
 
+def _aborted(transactions: Sequence[AbortedTransaction], flexible: bool) -> bytes:
+    """The array that readers of committed records leave out batches by."""
+    tags = NO_TAGS if flexible else b""
+    rows = [_ABORTED.pack(one.producer_id, one.first_offset) + tags for one in transactions]
+    return array_count(len(rows), flexible=flexible) + b"".join(rows)
+
+
 @lru_cache(_TOPICS_CACHED_MAX)
 def _named(topic: FetchTopic, count: int, flexible: bool) -> bytes:
     """A topic, and how many rows follow."""
@@ -335,7 +354,7 @@ def _named(topic: FetchTopic, count: int, flexible: bool) -> bytes:
 def encode_refusal(version: int, error_code: int) -> list[Buffer]:
     """A response that says nothing but what is wrong with the request as a whole."""
     nothing = np.zeros(0, np.int64)
-    answer = FetchAnswer(nothing, nothing, {}, {})
+    answer = FetchAnswer(nothing, nothing, {}, {}, last_stable_offsets=nothing)
     return done_at_once(
         encode_response(version, [], nothing, answer, nothing, error_code=error_code)
     )
@@ -355,15 +374,17 @@ def _answered_rows(
     rows = np.zeros(len(partitions), layout)
     rows["partition"] = partitions
     high_watermarks, log_start_offsets = answer.high_watermarks, answer.log_start_offsets
+    last_stable_offsets = answer.last_stable_offsets
     if answer.errors:
         rows["error"] = error_codes
         high_watermarks = np.where(error_codes, -1, high_watermarks)
+        last_stable_offsets = np.where(error_codes, -1, last_stable_offsets)
         log_start_offsets = np.where(error_codes, -1, log_start_offsets)
     rows["high_watermark"] = high_watermarks
-    rows["last_stable_offset"] = high_watermarks
+    rows["last_stable_offset"] = last_stable_offsets
     if "log_start_offset" in names:
         rows["log_start_offset"] = log_start_offsets
-    # No aborted transactions: an empty array where somebody asked for them, else null.
+    # As if no transaction were aborted: an empty array where somebody asked for them, else null.
     rows["aborted"] = (1 if read_committed else 0) if flexible else (0 if read_committed else -1)
     if "preferred_read_replica" in names:
         rows["preferred_read_replica"] = -1

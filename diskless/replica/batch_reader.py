@@ -12,6 +12,9 @@ Of an extent in which an answer ended before, only what the next answer takes is
 (diskless/fetch/read_positions.py); else it is walked from its beginning, because only the headers
 of its batches say where they lie. A batch that is larger than what was read is read once more.
 
+A marker has no bytes anywhere; its batch is made here, where its offset is read. What a reader of
+committed records may not see yet ends an answer like a limit.
+
 The CRC of every batch is checked, then it gets its base offset and leader epoch, and the append
 time where the topic wants it (`diskless/replica/batch_stamping.py`). Cached bytes are never
 modified.
@@ -35,6 +38,7 @@ from diskless.fetch.read_positions import ReadPositions
 from diskless.loop.long_work import LongWork, Steps
 from diskless.ports import Buffer
 from diskless.replica.batch_stamping import (
+    NO_END,
     Room,
     Span,
     Stop,
@@ -45,6 +49,7 @@ from diskless.replica.batch_stamping import (
 )
 from diskless.replica.extent_source import (
     CHUNK,
+    MARKER,
     OBJECT,
     SEGMENT,
     SOURCES,
@@ -55,6 +60,7 @@ from diskless.replica.extent_source import (
 from metadata.operations import Extent, SegmentExtent, WalExtent
 from wal.coordinates import TopicIdPartition
 from wal.errors import CorruptBatch, CorruptObject, DisklessError
+from wal.records.marker_batches import MARKER_BYTES, Marker
 from wal.records.record_batch import check_crc, iterate_headers
 from wal.worker_threads import WorkerThreads
 
@@ -76,6 +82,8 @@ class ReadRequest(NamedTuple):
     offset: int
     max_bytes: int
     extents: Sequence[Extent]
+    end: int = NO_END
+    """Batches from this offset on are left out; the last extent may reach beyond."""
 
 
 class ReadResult(NamedTuple):
@@ -94,6 +102,7 @@ class ReadStatistics(NamedTuple):
     chunk_bytes: int
     object_bytes: int
     segment_bytes: int
+    marker_bytes: int
     segment_reads: int
 
 
@@ -118,6 +127,7 @@ class BatchReader:
             self._bytes[CHUNK],
             self._bytes[OBJECT],
             self._bytes[SEGMENT],
+            self._bytes[MARKER],
             self._source.segment_reads,
         )
 
@@ -153,6 +163,8 @@ class BatchReader:
         """
         if isinstance(extent, SegmentExtent):
             return self._source.segment_ahead(extent, offset, max_bytes)
+        if isinstance(extent, Marker):
+            return 0
         start = 0 if offset <= extent.base_offset else self._positions.find(extent, offset)
         if start is not None and not self._source.ahead(extent, start, max_bytes):
             return None
@@ -194,7 +206,10 @@ class BatchReader:
                 extent = extents[answer.position]
                 answer.position += 1
                 wanted = max(min(own_left, left), 0)
-                if isinstance(extent, SegmentExtent):
+                if isinstance(extent, Marker):
+                    wave.append(_Ask(answer, Want(extent)))
+                    charged = MARKER_BYTES
+                elif isinstance(extent, SegmentExtent):
                     wave.append(_Ask(answer, Want(extent, answer.request.offset, wanted)))
                     charged = wanted
                 else:
@@ -278,7 +293,7 @@ class BatchReader:
                 continue
             room = whole.room_for(ask.answer)
             span = ask.want.span
-            if isinstance(span, SegmentExtent):
+            if isinstance(span, SegmentExtent | Marker):
                 taken = yield from take_encoded(piece.batches, room)
             else:
                 taken = yield from take_stamped(span, piece.buffer, room)
@@ -292,7 +307,7 @@ class BatchReader:
 
     def _extend(self, ask: "_Ask", source: str, taken: Taken, whole: "_Whole") -> None:
         self._bytes[source] += whole.extend(ask.answer, taken)
-        if taken.full and taken.stop is not None:
+        if (taken.full or taken.ended) and taken.stop is not None:
             assert isinstance(ask.want.span, Span)
             extent = ask.want.span.extent
             self._positions.learn(extent, taken.stop.base_offset, taken.stop.start)
@@ -310,7 +325,7 @@ class _Answer:
         self.next_offset = 0
         self.error: DisklessError | None = None
         self.is_full = False
-        """The next batch did not fit."""
+        """The next batch did not fit, or is not for this reader yet."""
         self.position = 0
         """How many extents were asked for."""
 
@@ -332,7 +347,7 @@ class _Whole:
 
     def room_for(self, answer: _Answer) -> Room:
         limit = min(answer.request.max_bytes - answer.size, self.remaining)
-        return Room(answer.request.offset, limit, self.nothing_yet)
+        return Room(answer.request.offset, limit, self.nothing_yet, answer.request.end)
 
     def extend(self, answer: _Answer, taken: Taken) -> int:
         """Add what was taken for `answer` to it; how many bytes that is."""
@@ -343,7 +358,7 @@ class _Whole:
         if added:
             answer.next_offset = taken.next_offset
         answer.error = taken.error
-        answer.is_full = taken.full
+        answer.is_full = taken.full or taken.ended
         # What did not fit the whole answer shows that little is left; smaller batches that were
         # read already may fit, but none are looked for.
         self.is_full = self.is_full or (taken.full and self.remaining <= own_left)

@@ -44,12 +44,18 @@ RUN_BYTES: Final = 256 << 10
 """Small batches that are copied one behind the other, about."""
 
 
+NO_END: Final = 2**63 - 1
+"""The end of what may be read where that is all there is."""
+
+
 class Room(NamedTuple):
     """What the answer still wants: from where, how much, and whether one batch must come."""
 
     offset: int
     limit: int
     one_batch_at_least: bool
+    end: int = NO_END
+    """Batches from this offset on are not for this reader yet."""
 
 
 class Span(NamedTuple):
@@ -92,11 +98,14 @@ class Taken(NamedTuple):
     """Where in the extent the answer ended; None at the end of an extent, and for segments."""
     next_offset: int = 0
     """The one behind the batches."""
+    ended: bool = False
+    """Whether what comes next is not for this reader yet."""
 
     @property
     def wants_more(self) -> bool:
         """Whether there is room for more of an extent than what was read of it."""
-        return self.stop is not None and not self.full and self.error is None
+        is_done = self.full or self.ended or self.error is not None
+        return self.stop is not None and not is_done
 
 
 def take_stamped(span: Span, buffer: memoryview, room: Room) -> Steps[Taken]:
@@ -108,7 +117,7 @@ def take_stamped(span: Span, buffer: memoryview, room: Room) -> Steps[Taken]:
     gathered = _Gathered(buffer) if buffer.readonly else None
     base_offset = span.base_offset
     start = end = 0
-    full = False
+    full = ended = False
     error: DisklessError | None = None
     missing_bytes = 0
     has_append_time = extent.timestamp_type == LOG_APPEND_TIME
@@ -116,6 +125,9 @@ def take_stamped(span: Span, buffer: memoryview, room: Room) -> Steps[Taken]:
     bytes_left = SUMMED_AT_ONCE_BYTES
     try:
         for position, header in iterate_headers(buffer, more_bytes=span.bytes_behind):
+            if base_offset >= room.end:
+                ended = True
+                break
             next_offset = base_offset + header.last_offset_delta + 1
             length_bytes = header.length_bytes
             batch_end = position + length_bytes
@@ -162,7 +174,7 @@ def take_stamped(span: Span, buffer: memoryview, room: Room) -> Steps[Taken]:
         is_at_end = span.start + end == extent.length_bytes
         if is_at_end and base_offset != extent.last_offset + 1:
             raise CorruptBatch(f"the batches end at {base_offset - 1}")
-        if not full and not is_at_end:
+        if not full and not ended and not is_at_end:
             # What was read ends within a batch. That is as good as the limit where it is the limit.
             is_owed = room.one_batch_at_least and start == end
             full = not missing_bytes and len(buffer) - start >= room.limit and not is_owed
@@ -178,7 +190,7 @@ def take_stamped(span: Span, buffer: memoryview, room: Room) -> Steps[Taken]:
         if span.start + end == extent.length_bytes
         else Stop(span.start + end, base_offset, missing_bytes)
     )
-    return Taken(buffers, full, error, stop, base_offset)
+    return Taken(buffers, full, error, stop, base_offset, ended)
 
 
 class _Gathered:

@@ -10,6 +10,8 @@
    as much as it is charged for. Else a copy is handed on.
 3. Parquet segments, turned back into RecordBatches by `tiering.segment_reader`.
 
+The marker of a transaction is read nowhere: its batch is made.
+
 Large copies are made in threads.
 
 Failure cases: a chunk that vanished or cannot be read is only a cache, so the object is asked
@@ -26,6 +28,7 @@ from typing import Final, NamedTuple, Protocol
 import structlog
 
 from diskless.fetch.read_memory import ReadMemory
+from diskless.ports import LEADER_EPOCH
 from diskless.replica.batch_stamping import GATHERED_FROM_BYTES, Span
 from metadata.operations import Extent, SegmentExtent, WalExtent
 from wal.caches.cold_reads import RUN_BYTES
@@ -35,6 +38,7 @@ from wal.clock import Clock
 from wal.coordinates import ObjectKey
 from wal.errors import DisklessError, StorageFailed
 from wal.private_copy import copy_into
+from wal.records.marker_batches import Marker, marker_batch
 from wal.records.record_batch import EncodedBatch
 from wal.worker_threads import WorkerThreads
 
@@ -43,7 +47,8 @@ log = structlog.get_logger(__name__)
 CHUNK: Final = "chunk"
 OBJECT: Final = "object"
 SEGMENT: Final = "segment"
-SOURCES: Final = (CHUNK, OBJECT, SEGMENT)
+MARKER: Final = "marker"
+SOURCES: Final = (CHUNK, OBJECT, SEGMENT, MARKER)
 
 COPIED_AT_ONCE_BYTES: Final = 256 << 10
 """Bytes that are copied on the event loop; more are copied in a thread."""
@@ -91,9 +96,9 @@ class BlockReads(Protocol):
 
 
 class Want(NamedTuple):
-    """A part of a WAL object, or of a segment about `max_bytes` from `offset` on."""
+    """A part of a WAL object, or of a segment about `max_bytes` from `offset` on, or a marker."""
 
-    span: Span | SegmentExtent
+    span: Span | SegmentExtent | Marker
     offset: int = 0
     max_bytes: int = 0
 
@@ -152,7 +157,10 @@ class ExtentSource:
         remote_places: list[int] = []
         for place, want in enumerate(wants):
             span = want.span
-            if isinstance(span, SegmentExtent):
+            if isinstance(span, Marker):
+                batch = marker_batch(span, leader_epoch=LEADER_EPOCH)
+                pieces[place] = Piece(MARKER, batches=(batch,))
+            elif isinstance(span, SegmentExtent):
                 remote.append(self._fetch_segment(span, want.offset, want.max_bytes))
                 remote_places.append(place)
             elif (chunk := self._directory.locate(span.extent.object_key)) is not None:

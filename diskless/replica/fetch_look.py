@@ -14,9 +14,18 @@ import numpy.typing as npt
 from diskless.fetch.fetch_rows import FetchAnswer, FetchRows, RowErrors
 from diskless.ports import LEADER_EPOCH, Buffer
 from diskless.replica.batch_reader import ReadResult
+from diskless.replica.batch_stamping import NO_END
 from diskless.replica.metadata_topic import LogRead
 from metadata.clients.local_client import taken_bytes
-from metadata.operations import Extent, FindBatches, FoundBatches, TopicDescription, WalExtent
+from metadata.operations import (
+    READ_COMMITTED,
+    AbortedTransaction,
+    Extent,
+    FindBatches,
+    FoundBatches,
+    TopicDescription,
+    WalExtent,
+)
 from wal.columns import Int64s
 from wal.errors import (
     DisklessError,
@@ -25,6 +34,7 @@ from wal.errors import (
     UnknownPartition,
     UnknownTopicId,
 )
+from wal.records.marker_batches import MARKER_BYTES, Marker
 
 _WATCHED_PARTITIONS_MAX: Final = 64
 """A fetch of more partitions watches their topics, and is asked at each commit to one of those."""
@@ -33,6 +43,7 @@ _WATCHED_PARTITIONS_MAX: Final = 64
 class Look(NamedTuple):
     """The rows of a fetch at one moment; where a column says nothing, there is an entry instead."""
 
+    isolation: int
     looked_at: int
     generation: int
     topics: Sequence[TopicDescription | None]
@@ -40,6 +51,7 @@ class Look(NamedTuple):
     """Where the slots of the topics begin."""
     slots: Int64s
     high_watermarks: Int64s
+    last_stable_offsets: Int64s
     log_start_offsets: Int64s
     open_rows: npt.NDArray[np.intp]
     """What has to be looked up. The others are at the ends of their logs, or have an error."""
@@ -48,7 +60,14 @@ class Look(NamedTuple):
     def learn(self, rows: Sequence[int], answers: Sequence[FoundBatches]) -> None:
         """Take in the offsets that a look-up gave."""
         self.high_watermarks[rows] = [answer.high_watermark for answer in answers]
+        self.last_stable_offsets[rows] = [answer.last_stable_offset for answer in answers]
         self.log_start_offsets[rows] = [answer.log_start_offset for answer in answers]
+
+    def end_of(self, row: int) -> int:
+        """Where the batches of a row that was looked up end for its reader."""
+        if self.isolation == READ_COMMITTED:
+            return int(self.last_stable_offsets[row])
+        return NO_END
 
     def keys(self) -> Sequence[int]:
         """Returns what to watch: partitions, or topics where that is less."""
@@ -61,11 +80,21 @@ class Look(NamedTuple):
 class Found:
     """What look-ups gave, by row, ascending; nothing of rows that are at the ends of their logs."""
 
-    __slots__ = ("errors", "extents", "logs", "ready_bytes", "taken_bytes", "to_read_bytes")
+    __slots__ = (
+        "aborted",
+        "errors",
+        "extents",
+        "logs",
+        "ready_bytes",
+        "taken_bytes",
+        "to_read_bytes",
+    )
 
     def __init__(self) -> None:
         self.errors: dict[int, DisklessError] = {}
         self.extents: dict[int, Sequence[Extent]] = {}
+        self.aborted: dict[int, Sequence[AbortedTransaction]] = {}
+        """With batches in the extents, which an answer may end before."""
         self.logs: dict[int, LogRead] = {}
         """Of the metadata topic. How much there is shows when it is read, so any ends the wait."""
         self.ready_bytes = 0
@@ -75,20 +104,25 @@ class Found:
         self.to_read_bytes = 0
         """What an answer takes; of a segment as much as the client wants decoded."""
 
-    def add(self, row: int, request: FindBatches, answer: FoundBatches) -> None:
+    def add(self, row: int, request: FindBatches, answer: FoundBatches, end: int) -> None:
+        """`end`: where the batches end that the reader may see."""
         if answer.error is not None:
             self.errors[row] = answer.error
         if not answer.extents:
             return
         self.extents[row] = answer.extents
+        if answer.aborted:
+            self.aborted[row] = answer.aborted
         self.taken_bytes += taken_bytes([request], [answer])
         has_segment = False
         for extent in answer.extents:
-            self.ready_bytes += extent.bytes_from(request.offset)
+            self.ready_bytes += extent.bytes_between(request.offset, end)
             if has_segment:
                 continue
             if isinstance(extent, WalExtent):
                 self.to_read_bytes += extent.length_bytes
+            elif isinstance(extent, Marker):
+                self.to_read_bytes += MARKER_BYTES
             else:
                 has_segment = True
                 self.to_read_bytes += request.max_bytes
@@ -130,15 +164,20 @@ def refusals_of(
 def answer_of(look: Look, found: Found, pieces: Mapping[int, ReadResult]) -> FetchAnswer:
     """All rows: those that were looked up, those with an error, and the others as they are known.
 
-    A row that could be read in part has records and no error.
+    A row that could be read in part has records and no error. Of the aborted transactions it has
+    those that began within the records: a client that hears of others drops what is committed.
     """
     errors = found.errors
     records: dict[int, Sequence[Buffer]] = {}
+    aborted: dict[int, Sequence[AbortedTransaction]] = {}
     for row, piece in sorted(pieces.items()):
         if row in found.errors:
             continue
         if piece.size_bytes:
             records[row] = piece.records
+            if row in found.aborted:
+                begun = [one for one in found.aborted[row] if one.first_offset < piece.next_offset]
+                aborted[row] = sorted(begun, key=_first_offset)
         elif piece.error is not None:
             errors[row] = piece.error
     return FetchAnswer(
@@ -146,4 +185,10 @@ def answer_of(look: Look, found: Found, pieces: Mapping[int, ReadResult]) -> Fet
         look.log_start_offsets,
         records,
         look.errors.joined(RowErrors.of(errors)),
+        last_stable_offsets=look.last_stable_offsets,
+        aborted=aborted,
     )
+
+
+def _first_offset(transaction: AbortedTransaction) -> int:
+    return transaction.first_offset

@@ -6,6 +6,10 @@ until one of its partitions is committed to; it is woken by the commit itself, n
 and then looks whether there are `min_bytes` now. It remembers when it looked, so that a commit
 between the look and the watch is not missed.
 
+A reader of committed records (isolation level 1) is given what lies below the last stable offset,
+and the aborted transactions of that; a commit wakes it like any other reader, and so does the
+marker of a transaction, which takes an offset as well.
+
 Nothing below the high watermark is called out of range: the high watermark comes from the
 coordinator's committed state, which this broker's own answers never run ahead of.
 
@@ -31,7 +35,12 @@ from diskless.replica.metadata_topic import LogPartition, LogRead, MetadataTopic
 from diskless.replica.purgatory import DelayedOperation, Purgatory
 from diskless.replica.served_topics import ServedTopics, Target
 from metadata.clients.coordinator_client import Coordinator
-from metadata.operations import FindBatches, TopicDescription
+from metadata.operations import (
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    FindBatches,
+    TopicDescription,
+)
 from wal.coordinates import TopicIdPartition
 from wal.errors import ObjectNotFound
 
@@ -116,7 +125,7 @@ class Fetcher:
         while True:
             async with read_turn:
                 # Anew each time: the topic may have been deleted while this waited.
-                look = await self._look(rows)
+                look = await self._look(rows, isolation)
                 found = await self._find(rows, look, max_bytes)
                 left_s = deadline - self._loop.time()
                 if (
@@ -136,7 +145,7 @@ class Fetcher:
     async def bounds(self, requests: Sequence[FetchPartition]) -> FetchAnswer:
         """See `diskless.ports.ReplicaManager.bounds`."""
         rows = FetchRows.of(requests)
-        look = await self._look(rows)
+        look = await self._look(rows, READ_UNCOMMITTED)
         found = await self._find(rows, look, 0, at_least_one=False)
         return answer_of(look, found, {})
 
@@ -164,7 +173,7 @@ class Fetcher:
             wake.listen(None)
             delayed.force_complete()
 
-    async def _look(self, rows: FetchRows) -> Look:
+    async def _look(self, rows: FetchRows, isolation: int) -> Look:
         """What is known of all rows at once, and which of them have to be looked up."""
         topics: list[TopicDescription | None] = []
         firsts: list[int] = []
@@ -202,17 +211,24 @@ class Fetcher:
             slots[~is_right] = NOWHERE
             errors = refusals_of(rows, wrongs, is_there, is_right)
         high_watermarks = ends.high_watermarks[slots]
+        last_stable_offsets = ends.last_stable_offsets[slots]
         log_start_offsets = ends.log_start_offsets[slots]
         if errors:
-            high_watermarks[errors.rows] = log_start_offsets[errors.rows] = -1
-        is_open = is_right & ((high_watermarks != rows.offsets) | (high_watermarks < 0))
+            for column in (high_watermarks, last_stable_offsets, log_start_offsets):
+                column[errors.rows] = -1
+        visible_ends = last_stable_offsets if isolation == READ_COMMITTED else high_watermarks
+        # A reader of committed records may be anywhere between where these end and the log's end.
+        is_at_end = (rows.offsets >= visible_ends) & (rows.offsets <= high_watermarks)
+        is_open = is_right & (~is_at_end | (high_watermarks < 0))
         return Look(
+            isolation=isolation,
             looked_at=ends.now,
             generation=ends.generation,
             topics=topics,
             firsts=firsts,
             slots=slots,
             high_watermarks=high_watermarks,
+            last_stable_offsets=last_stable_offsets,
             log_start_offsets=log_start_offsets,
             open_rows=np.flatnonzero(is_open),
             errors=errors,
@@ -244,6 +260,7 @@ class Fetcher:
                 requests,
                 max_bytes=max_bytes - found.taken_bytes,
                 at_least_one=at_least_one and not found.extents,
+                isolation=look.isolation,
             )
             self._ends.learn(
                 look.slots[wanted].tolist(),
@@ -254,7 +271,7 @@ class Fetcher:
             look.learn(wanted, answers)
             for row, request, answer in zip(wanted, requests, answers, strict=True):
                 if answer.extents or answer.error is not None:
-                    found.add(row, request, answer)
+                    found.add(row, request, answer, look.end_of(row))
         return found
 
     async def _read(self, rows: FetchRows, look: Look, found: Found, max_bytes: int) -> FetchAnswer:
@@ -318,7 +335,11 @@ class Fetcher:
             target = self._target(look, rows, row)
             assert isinstance(target, TopicIdPartition)
             reads[row] = ReadRequest(
-                target, int(rows.offsets[row]), int(rows.max_bytes[row]), extents
+                target,
+                int(rows.offsets[row]),
+                int(rows.max_bytes[row]),
+                extents,
+                look.end_of(row),
             )
         if not reads:
             return {}
@@ -327,8 +348,14 @@ class Fetcher:
         )
         self._ahead.follow(
             [
-                Answered(*read[:2], piece.next_offset, piece.size_bytes, end, read.extents)
-                for read, piece, end in zip(
+                Answered(
+                    *read[:2],
+                    piece.next_offset,
+                    piece.size_bytes,
+                    min(read.end, high_watermark),
+                    read.extents,
+                )
+                for read, piece, high_watermark in zip(
                     reads.values(), pieces, look.high_watermarks[[*reads]].tolist(), strict=True
                 )
                 if piece.size_bytes

@@ -2,10 +2,10 @@
 
 A poll of 1,000 idle partitions asks where 1,000 logs end, and gets the same answer every time. Here
 it is kept in columns, with a *slot* for each partition of every topic that was fetched: log start
-offset and high watermark as somebody looked them up, and when the partition was last heard of. A
-commit forgets the offsets and notes the time, which is a counter of commits; the next fetch looks
-them up. So a commit costs the same for any number of fetches, and a fetch of many partitions
-touches one by one only those in which something happened.
+offset, last stable offset and high watermark as somebody looked them up, and when the partition was
+last heard of. A commit forgets the offsets and notes the time, which is a counter of commits; the
+next fetch looks them up. So a commit costs the same for any number of fetches, and a fetch of many
+partitions touches one by one only those in which something happened.
 
 Invariants:
 
@@ -66,6 +66,8 @@ class LogEnds:
 
     def _reset(self, slots: int) -> None:
         self.high_watermarks: Int64s = np.full(slots, UNKNOWN, np.int64)
+        self.last_stable_offsets: Int64s = np.zeros(slots, np.int64)
+        """Where the high watermark is known."""
         self.log_start_offsets: Int64s = np.zeros(slots, np.int64)
         self.heard_at: Int64s = np.zeros(slots, np.int64)
         """The value of `now` when the partition was last committed to."""
@@ -141,6 +143,7 @@ class LogEnds:
         for slot, answer in zip(slots, found, strict=True):
             if answer.error is None and self.heard_at[slot] <= looked_at:
                 self.high_watermarks[slot] = answer.high_watermark
+                self.last_stable_offsets[slot] = answer.last_stable_offset
                 self.log_start_offsets[slot] = answer.log_start_offset
 
     def heard_since(self, then: int, slots: Int64s, generation: int) -> bool:
@@ -171,11 +174,18 @@ class LogEnds:
         size = self.slot_count
         while size < self._used + count:
             size *= 2
-        columns = (self.high_watermarks, self.log_start_offsets, self.heard_at)
+        columns = (
+            self.high_watermarks,
+            self.last_stable_offsets,
+            self.log_start_offsets,
+            self.heard_at,
+        )
+        used = len(self.heard_at)
         self._reset(size)
-        self.high_watermarks[: len(columns[0])] = columns[0]
-        self.log_start_offsets[: len(columns[1])] = columns[1]
-        self.heard_at[: len(columns[2])] = columns[2]
+        self.high_watermarks[:used] = columns[0]
+        self.last_stable_offsets[:used] = columns[1]
+        self.log_start_offsets[:used] = columns[2]
+        self.heard_at[:used] = columns[3]
 
     def _deal_anew(self) -> None:
         """All topics get other slots, and everything is to be looked up again."""

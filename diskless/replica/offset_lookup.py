@@ -11,7 +11,13 @@ from diskless.replica.metadata_topic import LogPartition, MetadataTopic
 from diskless.replica.served_topics import ServedTopics, Target
 from diskless.replica.timestamp_search import TimestampSearch
 from metadata.clients.coordinator_client import Coordinator
-from metadata.operations import LATEST_TIERED_TIMESTAMP, ListOffsets
+from metadata.operations import (
+    LATEST_TIERED_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    MAX_TIMESTAMP,
+    READ_COMMITTED,
+    ListOffsets,
+)
 from wal.coordinates import TopicIdPartition
 from wal.errors import DisklessError, FencedLeaderEpoch, InvalidRequest, UnknownLeaderEpoch
 
@@ -34,7 +40,7 @@ class OffsetLookup:
     async def list_offsets(
         self, requests: Sequence[ListOffsetsPartition], *, isolation: int, client: ClientInfo
     ) -> Sequence[ListOffsetsResult]:
-        """See `diskless.ports.ReplicaManager.list_offsets`. Isolation levels do not differ yet."""
+        """See `diskless.ports.ReplicaManager.list_offsets`."""
         targets: list[Target | DisklessError] = []
         for request in requests:
             try:
@@ -54,16 +60,30 @@ class OffsetLookup:
         results = []
         for request, target in zip(requests, targets, strict=True):
             if isinstance(target, TopicIdPartition):
-                results.append(
-                    await self._search.exact(
-                        request.timestamp, next(answers), client=client.connection_id
-                    )
+                listed = next(answers)
+                found = await self._search.exact(
+                    request.timestamp, listed, client=client.connection_id
                 )
+                if isolation == READ_COMMITTED:
+                    found = _committed(request.timestamp, found, listed.last_stable_offset)
+                results.append(found)
             elif isinstance(target, LogPartition):
                 results.append(await self._metadata_topic.list_offset(target, request.timestamp))
             else:
                 results.append(ListOffsetsResult(error=target))
         return results
+
+
+def _committed(
+    timestamp: int, found: ListOffsetsResult, last_stable_offset: int
+) -> ListOffsetsResult:
+    """The answer to a reader of committed records, who may not see what is not stable yet."""
+    if found.error is not None:
+        return found
+    if timestamp == LATEST_TIMESTAMP:
+        return found._replace(offset=last_stable_offset)
+    is_search = timestamp >= 0 or timestamp == MAX_TIMESTAMP
+    return ListOffsetsResult() if is_search and found.offset >= last_stable_offset else found
 
 
 def _check_leader_epoch(current: int) -> None:

@@ -172,15 +172,21 @@ class CoordinatorClient(Protocol):
         max_bytes: int,
         at_least_one: bool = True,
         batches_per_partition_max: int = BATCHES_PER_PARTITION_MAX,
+        isolation: int = ops.READ_UNCOMMITTED,
         timeout_ms: int = TIMEOUT_MS,
     ) -> Sequence[ops.FoundBatches]:
         """Extents to read, in request order, at O(answer) cost.
+
+        With isolation level READ_COMMITTED they end with the one that reaches to the last stable
+        offset, and the aborted transactions with batches in them are told.
 
         `max_bytes` is shared over the request; the extent that crosses a limit is included; with
         `at_least_one` the first non-empty partition gets one extent whatever the limits say. May be
         stale; staleness alone never makes an offset out of range.
         """
-        message = FindBatchesMessage(requests, max_bytes, batches_per_partition_max, at_least_one)
+        message = FindBatchesMessage(
+            requests, max_bytes, batches_per_partition_max, at_least_one, isolation
+        )
         return await self.call(FIND_BATCHES, message, timeout_ms=timeout_ms)
 
     # -- files and segments -----------------------------------------------------------------------

@@ -156,7 +156,7 @@ class LocalClient(CoordinatorClient):
 
     async def _find_batches(self, message: FindBatchesMessage) -> Sequence[ops.FoundBatches]:
         """Requests share `max_bytes` in their order."""
-        requests, max_bytes, per_partition_max, at_least_one = message
+        requests, max_bytes, per_partition_max, at_least_one, isolation = message
         found: list[ops.FoundBatches] = []
         start = 0
         while start < len(requests):
@@ -180,6 +180,7 @@ class LocalClient(CoordinatorClient):
                 max_bytes=max_bytes,
                 at_least_one=at_least_one,
                 rows_per_partition_max=per_partition_max,
+                isolation=isolation,
             )
             if partition.coordinator is None:
                 some = [

@@ -105,16 +105,25 @@ class MessageReader(FieldReader):
         return coordinator_error(code, self.nullable_string(), changes_state=self.changes_state)
 
     def by_topic(
-        self, entry_bytes_min: int, read: Callable[[TopicIdPartition], Entry]
+        self,
+        entry_bytes_min: int,
+        read: Callable[[TopicIdPartition], Entry],
+        *,
+        reads_tags: bool = False,
     ) -> list[Entry]:
         """Topics[] of TopicId, Partitions[] of PartitionIndex and what `read` reads, in order.
 
-        `entry_bytes_min` counts what `read` consumes; the tag section behind it is skipped here.
+        `entry_bytes_min` counts what `read` consumes at least, without the tag section behind it.
+        That is skipped here, unless `read` reads it.
         """
-        return at_once(self.by_topic_in_steps(entry_bytes_min, read))
+        return at_once(self.by_topic_in_steps(entry_bytes_min, read, reads_tags=reads_tags))
 
     def by_topic_in_steps(
-        self, entry_bytes_min: int, read: Callable[[TopicIdPartition], Entry]
+        self,
+        entry_bytes_min: int,
+        read: Callable[[TopicIdPartition], Entry],
+        *,
+        reads_tags: bool = False,
     ) -> Steps[list[Entry]]:
         """The same, for a request, which somebody else may have written."""
         entries = []
@@ -122,7 +131,8 @@ class MessageReader(FieldReader):
             topic_id = self.uuid()
             for _ in self.entries(_INDEX_BYTES + entry_bytes_min + len(NO_TAGS)):
                 entries.append(read(TopicIdPartition(topic_id, self.int32())))
-                self.skip_tags()
+                if not reads_tags:
+                    self.skip_tags()
                 yield
             self.skip_tags()
             yield

@@ -6,9 +6,11 @@
 
 metadata/messages/codec.py has what they have in common, docs/coordinator-api.md the fields of all.
 What we add is in tagged fields from 10000 up, so that clients that know the KIP alone can still ask
-and be answered. Here it is one, in the request of DescribeFiles:
+and be answered. Here they are one in the request of DescribeFiles, and one in each partition of an
+answer of ListOffsets:
 
-    10000 CoordinatorId int32   -1 (all that are led where it arrives) when left out
+    10000 CoordinatorId int32     -1 (all that are led where it arrives) when left out
+    10000 LastStableOffset int64  -1 when left out: there is an error
 """
 
 import struct
@@ -23,6 +25,7 @@ from metadata.messages.shapes import (
     ERROR,
     OBJECT_KEY,
     TOPIC_ID,
+    TagSection,
     by_partition,
     keyed,
     listed,
@@ -40,10 +43,11 @@ from metadata.operations import (
 )
 from wal.coordinates import ObjectKey
 from wal.errors import DisklessError, UnknownFile
-from wal.wire.fields import INT32
+from wal.wire.fields import INT32, INT64, NO_TAGS, tag_section
 from wal.wire.layouts import closed, fields_of, layout
 
 COORDINATOR_ID_TAG: Final = 10_000
+LAST_STABLE_TAG: Final = 10_000
 
 _INT64: Final = struct.Struct(">q")
 
@@ -73,13 +77,30 @@ DELETE_RECORDS: Final[Operation[Sequence[DeleteRecords], DeletedRecords]] = Oper
     failed=lambda error: DeletedRecords(error=error),
 )
 
+
+def _last_stable(answer: ListedOffset) -> bytes:
+    if answer.last_stable_offset == -1:
+        return NO_TAGS
+    return tag_section({LAST_STABLE_TAG: INT64.pack(answer.last_stable_offset)})
+
+
+def _with_last_stable(answer: ListedOffset, reader: MessageReader) -> ListedOffset:
+    for tag, content in reader.tags():
+        if tag == LAST_STABLE_TAG:
+            answer = answer._replace(last_stable_offset=content.int64())
+    return answer
+
+
 LIST_OFFSETS: Final[Operation[Sequence[ListOffsets], ListedOffset]] = Operation(
     key=97,
     name="DisklessListOffsets",
     address=Address.BY_PARTITION,
     request=partitioned(ListOffsets, _INT64),
     # An extent has no place in an answer: who answers looks into it first.
-    answers=by_partition(fields_of(ListedOffset, "error", "timestamp_ms", "offset", error=ERROR)),
+    answers=by_partition(
+        fields_of(ListedOffset, "error", "timestamp_ms", "offset", error=ERROR),
+        TagSection(_last_stable, _with_last_stable),
+    ),
     at=lambda coordinator, requests: coordinator.list_offsets(requests),
     failed=lambda error: ListedOffset(error=error),
     changes_state=False,

@@ -3,15 +3,26 @@
 Fields as in KIP-1164's schema, version 0; what is common to all messages is in
 metadata/messages/codec.py. Ours are tagged fields:
 
-    request   10000 AtLeastOne int8     1 when left out
-    batch     10000 ObjectFormat int8   1 when left out; 2 = Parquet segment
-              10001 ObjectSize int64    0 (not known) when left out
+    request    10000 AtLeastOne int8      1 when left out
+               10001 IsolationLevel int8  0 when left out; 1 = committed records only
+    partition  10000 FirstOpenOffset int64
+                                          -1 when left out: no transaction is open
+               10001 AbortedTransactions  an array of ProducerId, FirstOffset and MarkerOffset,
+                                          all int64; none when left out
+    batch      10000 ObjectFormat int8    1 when left out; 2 = Parquet segment, 3 = marker
+               10001 ObjectSize int64     0 (not known) when left out
+               10002 ProducerId int64     of a marker alone, like those that follow
+               10003 ProducerEpoch int16
+               10004 IsCommit int8
+               10005 CoordinatorEpoch int32
 
 What the schema leaves open:
 
 - BatchId is the base offset: a row holds committed batches that lie back to back in one object,
   and no two rows of a partition begin at the same offset.
 - A Parquet segment is one row from byte 0 to its end, with CreateTime and without append time.
+- A marker, which ends a transaction, is a row without a key and without bytes. Its greatest
+  timestamp is when the transaction ended.
 - There is no error message, so the error's text is made where the code arrives.
 """
 
@@ -32,16 +43,30 @@ from metadata.messages.codec import (
 from metadata.messages.errors import coordinator_code
 from metadata.messages.shapes import read_answers_by_topic, write_by_topic
 from wal.coordinates import CREATE_TIME, ByteOffset, ObjectKey, Offset
+from wal.records.marker_batches import Marker
 from wal.records.record_batch import MAGIC_V2
 from wal.wire.fields import INT8, INT16, INT32, INT64, NO_TAGS, compact_string, tag_section, uvarint
+from wal.wire.layouts import Int8
 
 AT_LEAST_ONE_TAG: Final = 10_000
 OBJECT_FORMAT_TAG: Final = 10_000
 OBJECT_SIZE_TAG: Final = 10_001
+ISOLATION_TAG: Final = 10_001
+FIRST_OPEN_TAG: Final = 10_000
+ABORTED_TAG: Final = 10_001
+PRODUCER_ID_TAG: Final = 10_002
+PRODUCER_EPOCH_TAG: Final = 10_003
+IS_COMMIT_TAG: Final = 10_004
+COORDINATOR_EPOCH_TAG: Final = 10_005
+
+_MARKER_FORMAT: Final = 3
+"""In place of an object format."""
 
 FOUND_BATCH: Final = struct.Struct(">bqqqqqqb")
 """One batch of a response from Magic on, without its tag section."""
 assert FOUND_BATCH.size == 50
+
+_ABORTED: Final = struct.Struct(">qqq")
 
 _FOUND_BYTES_MIN: Final = 8 + 1 + FOUND_BATCH.size + 1
 _INT32_MAX: Final = 2**31 - 1
@@ -54,6 +79,7 @@ class FindBatchesMessage(NamedTuple):
     max_bytes: int
     batches_per_partition_max: int
     at_least_one: bool = True
+    isolation: Int8 = ops.READ_UNCOMMITTED
 
 
 def _write_find_batches(message: FindBatchesMessage, parts: list[bytes]) -> Mapping[int, bytes]:
@@ -66,7 +92,12 @@ def _write_find_batches(message: FindBatchesMessage, parts: list[bytes]) -> Mapp
         for request in message.requests
     )
     at_once(write_by_topic(parts, (request.partition for request in message.requests), rows))
-    return {} if message.at_least_one else {AT_LEAST_ONE_TAG: INT8.pack(0)}
+    tags = {}
+    if not message.at_least_one:
+        tags[AT_LEAST_ONE_TAG] = INT8.pack(0)
+    if message.isolation != ops.READ_UNCOMMITTED:
+        tags[ISOLATION_TAG] = INT8.pack(message.isolation)
+    return tags
 
 
 def _read_find_batches(reader: MessageReader) -> Steps[tuple[FindBatchesMessage, int]]:
@@ -78,7 +109,12 @@ def _read_find_batches(reader: MessageReader) -> Steps[tuple[FindBatchesMessage,
     at_least_one = True
     if AT_LEAST_ONE_TAG in tags:
         at_least_one = tags[AT_LEAST_ONE_TAG].int8() != 0
-    message = FindBatchesMessage(requests, max_bytes, batches_per_partition_max, at_least_one)
+    isolation = ops.READ_UNCOMMITTED
+    if ISOLATION_TAG in tags:
+        isolation = tags[ISOLATION_TAG].int8()
+    message = FindBatchesMessage(
+        requests, max_bytes, batches_per_partition_max, at_least_one, isolation
+    )
     return message, timeout_ms
 
 
@@ -96,15 +132,37 @@ def _write_found(
         for extent in answer.extents:
             _write_extent(extent, fields)
             yield
-        fields.append(NO_TAGS)
+        fields.append(_partition_tags(answer))
         entries.append(b"".join(fields))
         yield
     yield from write_by_topic(parts, (request.partition for request in message.requests), entries)
 
 
+def _partition_tags(answer: ops.FoundBatches) -> bytes:
+    if answer.first_open_offset == -1 and not answer.aborted:
+        return NO_TAGS
+    tags = {}
+    if answer.first_open_offset != -1:
+        tags[FIRST_OPEN_TAG] = INT64.pack(answer.first_open_offset)
+    if answer.aborted:
+        rows = [_ABORTED.pack(*aborted) + NO_TAGS for aborted in answer.aborted]
+        tags[ABORTED_TAG] = uvarint(len(rows) + 1) + b"".join(rows)
+    return tag_section(tags)
+
+
 def _write_extent(extent: ops.Extent, parts: list[bytes]) -> None:
     tags = {}
-    if isinstance(extent, ops.SegmentExtent):
+    if isinstance(extent, Marker):
+        base_offset = last_offset = extent.base_offset
+        key, byte_offset, length_bytes, object_bytes = ObjectKey(""), 0, 0, 0
+        append_time_ms, timestamp_type = -1, CREATE_TIME
+        max_timestamp_ms = extent.timestamp_ms
+        tags[OBJECT_FORMAT_TAG] = INT8.pack(_MARKER_FORMAT)
+        tags[PRODUCER_ID_TAG] = INT64.pack(extent.producer_id)
+        tags[PRODUCER_EPOCH_TAG] = INT16.pack(extent.producer_epoch)
+        tags[IS_COMMIT_TAG] = INT8.pack(extent.is_commit)
+        tags[COORDINATOR_EPOCH_TAG] = INT32.pack(extent.coordinator_epoch)
+    elif isinstance(extent, ops.SegmentExtent):
         tags[OBJECT_FORMAT_TAG] = INT8.pack(ops.PARQUET_SEGMENT)
         key, object_bytes, base_offset, last_offset, max_timestamp_ms = extent
         byte_offset, length_bytes = 0, object_bytes
@@ -146,9 +204,26 @@ def _read_found(reader: MessageReader, message: FindBatchesMessage) -> Sequence[
         log_start_offset, high_watermark = reader.int64(), reader.int64()
         count = reader.array_count(_FOUND_BYTES_MIN)
         extents = [_read_extent(reader) for _ in range(count)]
-        return ops.FoundBatches(log_start_offset, high_watermark, extents, error)
+        return ops.FoundBatches(
+            log_start_offset, high_watermark, extents, error, *_read_partition_tags(reader)
+        )
 
-    return read_answers_by_topic(reader, message.requests, 19, read)
+    return read_answers_by_topic(reader, message.requests, 18, read, reads_tags=True)
+
+
+def _read_partition_tags(
+    reader: MessageReader,
+) -> tuple[int, Sequence[ops.AbortedTransaction]]:
+    first_open_offset = -1
+    aborted: list[ops.AbortedTransaction] = []
+    for tag, content in reader.tags():
+        if tag == FIRST_OPEN_TAG:
+            first_open_offset = content.int64()
+        elif tag == ABORTED_TAG:
+            for _ in content.entries(_ABORTED.size + len(NO_TAGS)):
+                aborted.append(ops.AbortedTransaction(*content.unpack(_ABORTED)))
+                content.skip_tags()
+    return first_open_offset, tuple(aborted)
 
 
 def _read_extent(reader: MessageReader) -> ops.Extent:
@@ -165,16 +240,34 @@ def _read_extent(reader: MessageReader) -> ops.Extent:
         timestamp_type,
     ) = FOUND_BATCH.unpack_from(reader.data, reader.skip(FOUND_BATCH.size))
     object_format, object_bytes = ops.WRITE_AHEAD_MULTI_SEGMENT, 0
+    producer_id = producer_epoch = is_commit = coordinator_epoch = -1
     for tag, content in reader.tags():
         if tag == OBJECT_FORMAT_TAG:
             object_format = content.int8()
         elif tag == OBJECT_SIZE_TAG:
             object_bytes = content.int64()
+        elif tag == PRODUCER_ID_TAG:
+            producer_id = content.int64()
+        elif tag == PRODUCER_EPOCH_TAG:
+            producer_epoch = content.int16()
+        elif tag == IS_COMMIT_TAG:
+            is_commit = content.int8()
+        elif tag == COORDINATOR_EPOCH_TAG:
+            coordinator_epoch = content.int32()
     if magic != MAGIC_V2:
         raise reader.corrupt(f"a batch with magic {magic}")
     if object_format == ops.PARQUET_SEGMENT:
         return ops.SegmentExtent(
             key, object_bytes, Offset(base_offset), Offset(last_offset), max_timestamp_ms
+        )
+    if object_format == _MARKER_FORMAT:
+        return Marker(
+            base_offset,
+            producer_id,
+            producer_epoch,
+            is_commit == 1,
+            coordinator_epoch,
+            max_timestamp_ms,
         )
     if object_format != ops.WRITE_AHEAD_MULTI_SEGMENT:
         raise reader.corrupt(f"an object of format {object_format}")

@@ -221,20 +221,40 @@ def keyed(
     return AnswerShape(write, read)
 
 
-def by_partition(of: Field) -> AnswerShape[Any, Any]:
+class TagSection(NamedTuple):
+    """What stands in the tag section of an answer, and what becomes of the answer with it."""
+
+    write: Callable[[Any], bytes]
+    read: Callable[[Any, MessageReader], Any]
+
+
+def by_partition(of: Field, tags: TagSection | None = None) -> AnswerShape[Any, Any]:
     """The entries of a request begin with their partitions."""
+    write_tags: Callable[[Any], bytes] = _no_tags if tags is None else tags.write
 
     def write(request: Any, answers: Sequence[Any], parts: list[bytes]) -> Steps[None]:
         yield from write_by_topic(
             parts,
             (entry[0] for entry in request),
-            (of.write(answer) + NO_TAGS for answer in answers),
+            (of.write(answer) + write_tags(answer) for answer in answers),
         )
 
     def read(reader: MessageReader, request: Any) -> Sequence[Any]:
-        return read_answers_by_topic(reader, request, of.bytes_min, partial(of.read, reader))
+        if tags is None:
+            return read_answers_by_topic(reader, request, of.bytes_min, partial(of.read, reader))
+        return read_answers_by_topic(
+            reader,
+            request,
+            of.bytes_min,
+            lambda: tags.read(of.read(reader), reader),
+            reads_tags=True,
+        )
 
     return AnswerShape(write, read)
+
+
+def _no_tags(_: Any) -> bytes:
+    return NO_TAGS
 
 
 def alone(of: Field) -> AnswerShape[Any, Any]:
@@ -250,9 +270,16 @@ def read_answers_by_topic(
     asked: Sequence[tuple[Any, ...]],
     bytes_min: int,
     read: Callable[[], Entry],
+    *,
+    reads_tags: bool = False,
 ) -> Sequence[Entry]:
-    """Reads an answer for each partition, in the order of `asked`, which begin with theirs."""
-    answered = reader.by_topic(bytes_min, lambda partition: (partition, read()))
+    """Reads an answer for each partition, in the order of `asked`, which begin with theirs.
+
+    `reads_tags`: whether `read` reads the tag section too.
+    """
+    answered = reader.by_topic(
+        bytes_min, lambda partition: (partition, read()), reads_tags=reads_tags
+    )
     return _in_the_order_of([entry[0] for entry in asked], answered, reader)
 
 

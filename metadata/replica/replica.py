@@ -332,6 +332,7 @@ class Replica:
         max_bytes: int,
         at_least_one: bool = True,
         rows_per_partition_max: int = ROWS_PER_PARTITION_MAX,
+        isolation: int = ops.READ_UNCOMMITTED,
     ) -> Sequence[ops.FoundBatches]:
         """As `metadata.clients.coordinator_client`; a reader at the end is answered from memory."""
         caught_up = []

@@ -32,6 +32,15 @@ def list_offset(
         return ops.ListedOffset(error=error)
     if state is None:
         return ops.ListedOffset(error=UnknownPartition(f"no partition {request.partition}"))
+    answer = _listed(connection, names, request, state)
+    if answer.error is not None:
+        return answer
+    return answer._replace(last_stable_offset=state.high_watermark)
+
+
+def _listed(
+    connection: Connection, names: FileNames, request: ops.ListOffsets, state: PartitionState
+) -> ops.ListedOffset:
     log_start = state.log_start_offset
     try:
         match request.timestamp:
@@ -61,7 +70,7 @@ def list_offset(
 
 def _first_extent_since(
     connection: Connection, names: FileNames, state: PartitionState, timestamp_ms: int
-) -> ops.Extent | None:
+) -> ops.StoredExtent | None:
     return _first_extent(
         connection,
         names,
@@ -72,7 +81,7 @@ def _first_extent_since(
 
 def _extent_with_greatest_timestamp(
     connection: Connection, names: FileNames, state: PartitionState
-) -> ops.Extent | None:
+) -> ops.StoredExtent | None:
     segments, batches = _live_segments(state), _live_batches(state)
     greatest = [
         timestamp
@@ -93,7 +102,7 @@ def _first_extent(
     names: FileNames,
     segments: Select[Any],
     batches: Select[Any],
-) -> ops.Extent | None:
+) -> ops.StoredExtent | None:
     """The extent with the lowest offsets that either statement finds."""
     segment = connection.execute(
         segments.order_by(SEGMENTS.table.c.last_offset).limit(1)

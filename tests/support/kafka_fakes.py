@@ -264,7 +264,7 @@ class FakeReplicaManager:
             wanted = min(max_bytes, sum(map(len, self.fetch_records)) * len(requests))
             self.fetches_granted.append((wanted, reserve(wanted)))
             await self.fetch_gate.wait()
-            return [FetchResult(None, 5, 0, self.fetch_records) for _ in requests]
+            return [FetchResult(None, 5, 0, self.fetch_records, 5) for _ in requests]
         self.fetches_running += 1
         ended = asyncio.Event()
         wake.listen(ended.set)
@@ -319,7 +319,7 @@ class FakeReplicaManager:
             if records and sum(map(len, records)) + len(data) > max_bytes:
                 break
             records.append(data)
-        return FetchResult(None, log.next_offset, 0, records)
+        return FetchResult(None, log.next_offset, 0, records, log.next_offset)
 
     async def list_offsets(
         self, requests: Sequence[ListOffsetsPartition], *, isolation: int, client: ClientInfo

@@ -99,6 +99,10 @@ class ScriptedCoordinator:
         self.by_name = {"t": TOPIC}
         self.extents: dict[TopicIdPartition, list[ops.WalExtent]] = {}
         self.looked = 0
+        self.isolations: list[int] = []
+        """Of the look-ups."""
+        self.first_open: dict[TopicIdPartition, int] = {}
+        self.aborted: Sequence[ops.AbortedTransaction] = ()
         self.on_look: Callable[[], None] | None = None
         """Called once, within the next look, after its answer was made."""
 
@@ -109,9 +113,15 @@ class ScriptedCoordinator:
         return next((t for t in self.by_name.values() if t.topic_id == topic_id), None)
 
     async def find_batches(
-        self, requests: Sequence[ops.FindBatches], *, max_bytes: int, at_least_one: bool = True
+        self,
+        requests: Sequence[ops.FindBatches],
+        *,
+        max_bytes: int,
+        at_least_one: bool = True,
+        isolation: int = ops.READ_UNCOMMITTED,
     ) -> list[ops.FoundBatches]:
         self.looked += 1
+        self.isolations.append(isolation)
         found = [self._find(request) for request in requests]
         on_look, self.on_look = self.on_look, None
         if on_look is not None:
@@ -124,7 +134,14 @@ class ScriptedCoordinator:
         end = extents[-1].last_offset + 1 if extents else 0
         if not 0 <= request.offset <= end:
             return ops.FoundBatches(0, end, error=OffsetOutOfRange(str(request.offset)))
-        return ops.FoundBatches(0, end, [e for e in extents if e.last_offset >= request.offset])
+        extents = [e for e in extents if e.last_offset >= request.offset]
+        return ops.FoundBatches(
+            0,
+            end,
+            extents,
+            first_open_offset=self.first_open.get(request.partition, -1),
+            aborted=self.aborted,
+        )
 
     def add(self, partition: TopicIdPartition, length_bytes: int = 100) -> None:
         """One more record of that size at the end of the partition."""
@@ -156,12 +173,17 @@ class ScriptedReader:
         for request in requests:
             records: list[bytes] = []
             error = None
+            next_offset = request.offset
             for extent in request.extents:
+                if extent.base_offset >= request.end:
+                    break
+                assert isinstance(extent, ops.WalExtent)
                 error = self.errors.get(extent.object_key)
                 if error is not None:
                     break
                 records.append(extent.object_key.encode())
-            results.append(ReadResult(records, sum(map(len, records)), error))
+                next_offset = extent.last_offset + 1
+            results.append(ReadResult(records, sum(map(len, records)), error, next_offset))
         if self.on_read is not None:
             self.on_read()
             self.on_read = None
@@ -265,9 +287,12 @@ class Setting:
         min_bytes: int = 1,
         max_bytes: int = 1 << 20,
         wake: EarlyEnd | None = None,
+        isolation: int = ops.READ_UNCOMMITTED,
     ) -> "asyncio.Task[Sequence[FetchResult]]":
         return asyncio.create_task(
-            self._fetch(partitions, max_wait_ms, min_bytes, max_bytes, wake or EarlyEnd())
+            self._fetch(
+                partitions, max_wait_ms, min_bytes, max_bytes, wake or EarlyEnd(), isolation
+            )
         )
 
     async def fetch_rows(self, partitions: Sequence[FetchPartition]) -> Sequence[FetchResult]:
@@ -275,14 +300,20 @@ class Setting:
         return await self._fetch(partitions, 60_000, 1, 1 << 20, EarlyEnd())
 
     async def _fetch(
-        self, partitions: Sequence[FetchPartition], wait: int, low: int, high: int, wake: EarlyEnd
+        self,
+        partitions: Sequence[FetchPartition],
+        wait: int,
+        low: int,
+        high: int,
+        wake: EarlyEnd,
+        isolation: int = ops.READ_UNCOMMITTED,
     ) -> Sequence[FetchResult]:
         return await self.manager.fetch(
             partitions,
             max_wait_ms=wait,
             min_bytes=low,
             max_bytes=high,
-            isolation=0,
+            isolation=isolation,
             client=CLIENT,
             wake=wake,
             reserve=self._reserve,

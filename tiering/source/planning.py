@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from metadata.operations import Extent, SegmentExtent, WalExtent
 from wal.coordinates import LOG_APPEND_TIME
+from wal.records.marker_batches import Marker
 
 SHARE_BYTES: Final = 128 << 20
 """As stored. Spark's own default for files (spark.sql.files.maxPartitionBytes)."""
@@ -77,7 +78,7 @@ def bytes_up_to(
     for extent in extents:
         first, last = max(extent.base_offset, start), min(extent.last_offset + 1, end)
         more_bytes = _bytes_within(extent, first, last)
-        if taken + more_bytes > limit_bytes:
+        if more_bytes and taken + more_bytes > limit_bytes:
             within = (last - first) * (limit_bytes - taken) // more_bytes
             cut = max(first + within, start + 1)
             return cut, taken + _bytes_within(extent, first, cut)
@@ -87,6 +88,8 @@ def bytes_up_to(
 
 def greatest_timestamp_ms(extent: Extent) -> int:
     """No record of the extent is younger."""
+    if isinstance(extent, Marker):
+        return extent.timestamp_ms
     if isinstance(extent, WalExtent) and extent.timestamp_type == LOG_APPEND_TIME:
         return extent.log_append_time_ms
     return extent.max_timestamp_ms
@@ -94,5 +97,7 @@ def greatest_timestamp_ms(extent: Extent) -> int:
 
 def _bytes_within(extent: Extent, first: int, end: int) -> int:
     """About how many stored bytes [first, end) has of an extent: its records as if of one size."""
+    if isinstance(extent, Marker):
+        return 0
     stored = extent.length_bytes if isinstance(extent, WalExtent) else extent.object_bytes
     return stored * (end - first) // (extent.last_offset + 1 - extent.base_offset)

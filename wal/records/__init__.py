@@ -6,6 +6,7 @@
 - `varint_columns`, `record_fields`: varints a column at a time; where the fields of records lie
 - `record_columns`, `record_encoding`: records as Arrow columns, and back
 - `hole_batches`: what is served where records are gone
+- `marker_batches`: what ends a transaction, made of what the coordinator knows of it
 - `crc_columns`: the CRCs of many batches at once, joined to one of their bytes
 - `record_scan`: a look into one batch, in bounded memory; `time_index`: what is known of the
   timestamps of some batches

@@ -38,6 +38,7 @@ def bounded_search(client: CoordinatorClient) -> Call[FindBatchesMessage, FoundB
                 max_bytes=bytes_left,
                 at_least_one=message.at_least_one and extents_left == EXTENTS_MAX,
                 batches_per_partition_max=message.batches_per_partition_max,
+                isolation=message.isolation,
                 timeout_ms=timeout_ms,
             )
             answers = _within_limit(answers, extents_left)

@@ -32,6 +32,11 @@ def exact_listing(
 
     async def exact(timestamp: int, listed: ListedOffset) -> ListedOffset:
         found = await search.exact(timestamp, listed)
-        return ListedOffset(found.offset, found.timestamp_ms, error=found.error)
+        return ListedOffset(
+            found.offset,
+            found.timestamp_ms,
+            error=found.error,
+            last_stable_offset=listed.last_stable_offset,
+        )
 
     return list_offsets

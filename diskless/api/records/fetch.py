@@ -5,8 +5,8 @@
 - Asks for READ on each topic, in each request of a session anew.
 - A parked Fetch ends early when another answer of its connection waits behind it.
 - The broker's own `fetch.max.bytes` caps the answer; one whole batch is given in any case.
-- read_committed equals read_uncommitted as long as no transactions are served: the last stable
-  offset is the high watermark and no transaction was aborted.
+- read_committed ends at the last stable offset, and is told the aborted transactions of the records
+  in the answer; read_uncommitted is told of none. Markers are in the answers to both.
 - A consumer that says it is in another rack (version 11 and above) is sent to a broker there by a
   preferred read replica (diskless/cluster/reader_routing.py). Never a diverging epoch or a leader
   hint.
@@ -31,7 +31,7 @@ from diskless.fetch.fetch_rows import (
 )
 from diskless.fetch.fetch_sessions import FetchSessions, SentPartitions
 from diskless.loop.long_work import Steps, mapped
-from diskless.ports import READ_COMMITTED, ClientInfo, FetchResult, ReplicaManager, TopicAdmin
+from diskless.ports import ClientInfo, FetchResult, ReplicaManager, TopicAdmin
 from diskless.protocol.fetch import (
     FLEXIBLE_FROM,
     VERSIONS,
@@ -41,6 +41,7 @@ from diskless.protocol.fetch import (
     encode_response,
 )
 from diskless.server.registry import Api, Deferred, Outcome, ReplySteps, Request
+from metadata.operations import READ_COMMITTED
 from wal.columns import Int64s
 from wal.errors import DisklessError
 

@@ -1,6 +1,8 @@
 """ListOffsets, key 2, versions 1-9.
 
 - Linearisable over all brokers, and exact to the record for timestamps.
+- With isolation level 1 (read_committed), the latest offset is the last stable one, and a record at
+  or above it is as if it were not there.
 - A segment is what Kafka calls tiered: the latest tiered offset (-5) is the last one that is in a
   segment, -1 when there is none; the earliest local offset (-4) is the first one that is not.
 - The metadata topic is answered from what this broker has applied, which may be behind its leader.
@@ -19,14 +21,13 @@ from diskless.authorization import AclOperation
 from diskless.loop.long_work import Steps, collected, in_portions, mapped
 from diskless.ports import (
     LEADER_EPOCH,
-    READ_UNCOMMITTED,
     ListOffsetsPartition,
     ListOffsetsResult,
     ReplicaManager,
 )
 from diskless.protocol.messages import decode_request, encode_response
 from diskless.server.registry import Api, Deferred, Outcome, ReplySteps, Request
-from metadata.operations import LATEST_TIERED_TIMESTAMP
+from metadata.operations import LATEST_TIERED_TIMESTAMP, READ_UNCOMMITTED
 from wal.errors import DisklessError
 
 KEY: Final = 2

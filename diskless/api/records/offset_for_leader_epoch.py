@@ -18,14 +18,13 @@ from diskless.authorization import AclOperation
 from diskless.loop.long_work import Steps, collected, in_portions, mapped
 from diskless.ports import (
     LEADER_EPOCH,
-    READ_UNCOMMITTED,
     ListOffsetsPartition,
     ListOffsetsResult,
     ReplicaManager,
 )
 from diskless.protocol.messages import Fields, decode_request, encode_response
 from diskless.server.registry import Api, Deferred, Outcome, ReplySteps, Request
-from metadata.operations import LATEST_TIMESTAMP
+from metadata.operations import LATEST_TIMESTAMP, READ_UNCOMMITTED
 from wal.errors import DisklessError
 
 KEY: Final = 23

@@ -13,7 +13,7 @@ import pytest
 
 from diskless.fetch.fetch_rows import FetchAnswer, FetchRows
 from diskless.ports import FetchPartition, FetchResult
-from metadata.operations import FindBatches, FoundBatches, TopicDescription
+from metadata.operations import AbortedTransaction, FindBatches, FoundBatches, TopicDescription
 from tests.diskless.replica.conftest import setting
 from tests.support.replica_setting import SOON_S, Setting, at, until
 from wal.coordinates import TopicIdPartition
@@ -44,7 +44,11 @@ def looks(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     original = setting.coordinator.find_batches
 
     async def find_batches(
-        requests: Sequence[FindBatches], *, max_bytes: int, at_least_one: bool = True
+        requests: Sequence[FindBatches],
+        *,
+        max_bytes: int,
+        at_least_one: bool = True,
+        isolation: int,
     ) -> list[FoundBatches]:
         seen.append([request.partition.partition for request in requests])
         return await original(requests, max_bytes=max_bytes, at_least_one=at_least_one)
@@ -68,8 +72,8 @@ async def test_who_is_woken_for_one_partition_looks_up_that_one(
     results = await woken(task)
     assert looks[1:] == [[7]]
     assert len(results) == 1_000
-    assert results[7] == FetchResult(None, 1, 0, [b"wal/7/0"])
-    assert {result for result in results if not result.records} == {FetchResult(None, 0, 0, ())}
+    assert results[7] == FetchResult(None, 1, 0, [b"wal/7/0"], 1)
+    assert {result for result in results if not result.records} == {FetchResult(None, 0, 0, (), 0)}
 
 
 async def test_idle_polls_look_nothing_up(setting: Setting, looks: list[list[int]]) -> None:
@@ -176,7 +180,7 @@ async def test_a_topic_that_is_deleted_while_it_is_waited_for(
     setting.manager.forget([key(partition) for partition in range(1_000)])
     results = await woken(here)
     assert {type(result.error) for result in results} == {UnknownPartition}
-    assert {result[1:] for result in results} == {(-1, -1, ())}
+    assert {result[1:] for result in results} == {(-1, -1, (), -1, ())}
 
 
 async def test_a_topic_that_another_broker_deletes_while_it_is_waited_for(
@@ -246,7 +250,7 @@ async def test_an_offset_that_nobody_here_has_heard_of_is_waited_for(
 
     monkeypatch.setattr(setting.coordinator, "_find", found)
     (result,) = await setting.fetch(wide(7, 9), max_wait_ms=20)
-    assert result == FetchResult(None, 5, 0, ())
+    assert result == FetchResult(None, 5, 0, (), 5)
     task = setting.fetch(wide(7, 9), wide(8))
     await setting.until_parked()
     looked = len(looks)
@@ -279,7 +283,11 @@ async def test_thousands_of_partitions_are_looked_up_in_turns_and_share_the_limi
     original = setting.coordinator.find_batches
 
     async def find_batches(
-        requests: Sequence[FindBatches], *, max_bytes: int, at_least_one: bool = True
+        requests: Sequence[FindBatches],
+        *,
+        max_bytes: int,
+        at_least_one: bool = True,
+        isolation: int,
     ) -> list[FoundBatches]:
         looks.append((len(requests), max_bytes, at_least_one))
         turns.append(turn)
@@ -318,7 +326,7 @@ async def test_columns_give_back_what_they_were_made_of() -> None:
     assert rows[1:] == requests[1:]
     assert FetchRows.of(rows) is rows
     results = [
-        FetchResult(None, 5, 1, (b"x",)),
+        FetchResult(None, 5, 1, (b"x",), 4, (AbortedTransaction(7, 1, 3),)),
         FetchResult(UnknownPartition("gone")),
         *[FetchResult(None, 0, 0)],
     ]

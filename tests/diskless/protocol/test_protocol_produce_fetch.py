@@ -19,6 +19,7 @@ from diskless.loop.long_work import done_at_once
 from diskless.ports import FetchPartition, FetchResult
 from diskless.protocol import fetch, produce
 from diskless.protocol.wire import ITEMS_MAX, ProtocolError, Reader
+from metadata.operations import AbortedTransaction
 from tests.support.kio_entities import entities, promoted, smallest
 from tests.support.profiles import examples
 from wal.chunks.buffer import BufferPool, FragmentChain
@@ -327,6 +328,8 @@ def test_garbage_is_a_fetch_or_produce_request_or_a_protocol_error(version, garb
 @given(data=st.data())
 def test_a_fetch_response_is_written_as_kio_reads_it(version, data):
     buffers = st.lists(st.binary(min_size=1, max_size=40).map(memoryview), max_size=3)
+    offsets = st.integers(0, 2**63 - 1)
+    aborted = st.builds(AbortedTransaction, offsets, offsets, offsets)
     rows = data.draw(
         st.lists(
             st.tuples(
@@ -335,11 +338,13 @@ def test_a_fetch_response_is_written_as_kio_reads_it(version, data):
                 st.integers(-1, 2**63 - 1),
                 st.integers(-1, 2**63 - 1),
                 buffers,
+                st.integers(-1, 2**63 - 1),
+                st.lists(aborted, max_size=3),
             ),
             max_size=6,
         )
     )
-    rows = [(*row[:4], [] if row[1] else row[4]) for row in rows]
+    rows = [(*row[:4], [] if row[1] else row[4], *row[5:]) for row in rows]
     cut = data.draw(st.integers(0, len(rows)))
     if version >= 13:
         names = [FetchTopic(data.draw(st.uuids()), "") for _ in range(2)]
@@ -350,8 +355,15 @@ def test_a_fetch_response_is_written_as_kio_reads_it(version, data):
     session_id = data.draw(st.integers(0, 2**31 - 1))
     answer = FetchAnswer.of(
         [
-            FetchResult(DisklessError() if error else None, high_watermark, start, records)
-            for _, error, high_watermark, start, records in rows
+            FetchResult(
+                DisklessError() if error else None,
+                high_watermark,
+                start,
+                records,
+                stable,
+                told if records and read_committed else (),
+            )
+            for _, error, high_watermark, start, records, stable, told in rows
         ]
     )
     out = done_at_once(
@@ -377,11 +389,17 @@ def test_a_fetch_response_is_written_as_kio_reads_it(version, data):
         assert _fetch_topic(version, topic) == name
         assert len(topic.partitions) == count
     parts = [part for topic in read.responses for part in topic.partitions]
-    for (partition, error, high_watermark, start, records), part in zip(rows, parts, strict=True):
+    for row, part in zip(rows, parts, strict=True):
+        partition, error, high_watermark, start, records, stable, told = row
         assert (part.partition_index, part.error_code) == (partition, error)
-        assert part.high_watermark == part.last_stable_offset == (-1 if error else high_watermark)
+        assert part.high_watermark == (-1 if error else high_watermark)
+        assert part.last_stable_offset == (-1 if error else stable)
         assert part.records == b"".join(records)
-        assert part.aborted_transactions == (() if read_committed else None)
+        if read_committed:
+            found = [(one.producer_id, one.first_offset) for one in part.aborted_transactions]
+            assert found == [one[:2] for one in told if records]
+        else:
+            assert part.aborted_transactions is None
         if version >= 5:
             assert part.log_start_offset == (-1 if error else start)
         if version >= 11:

@@ -41,7 +41,7 @@ async def test_what_is_there_is_answered_without_waiting(setting: Setting) -> No
     setting.coordinator.add(P0)
     setting.coordinator.add(P0)
     (result,) = await setting.fetch(at(0, 1))
-    assert result == FetchResult(None, 2, 0, [b"wal/0/1"])
+    assert result == FetchResult(None, 2, 0, [b"wal/0/1"], 2)
     assert setting.coordinator.looked == 1
 
 
@@ -250,7 +250,7 @@ async def test_the_metadata_topic_is_fetched_by_name_and_by_id(setting: Setting)
     logged = [await setting.log(), await setting.log()]
     for request in (at_log(), at_log(topic_id=METADATA_TOPIC_ID)._replace(topic_name="")):
         (result,) = await setting.fetch(request)
-        assert result == (None, 4, 0, logged)
+        assert result == FetchResult(None, 4, 0, logged, 4)
     for missing in (at_log(2), at_log(-1)):
         (result,) = await setting.fetch(missing)
         assert isinstance(result.error, UnknownPartition)

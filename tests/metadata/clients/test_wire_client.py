@@ -104,6 +104,7 @@ async def call(client: CoordinatorClient, operation: Operation[Any, Any], asked:
                 asked.requests,
                 max_bytes=asked.max_bytes,
                 at_least_one=asked.at_least_one,
+                isolation=asked.isolation,
                 batches_per_partition_max=asked.batches_per_partition_max,
                 **timeout,
             )

@@ -143,13 +143,15 @@ OUR_TAGS: dict[str, dict[str, list[Field]]] = {
             tagged(10_002, "TransactionNumbers", "[]int64"),
         ]
     },
-    "DisklessFindBatches": {"request": [tagged(10_000, "AtLeastOne", "int8")]},
+    "DisklessFindBatches": {
+        "request": [tagged(10_000, "AtLeastOne", "int8"), tagged(10_001, "Isolation", "int8")]
+    },
     "DisklessDescribeFiles": {"request": [tagged(10_000, "CoordinatorId", "int32")]},
 }
 
 
 def with_our_tags(operation: Operation[Any, Any]) -> list[Field]:
-    """The response's schema; found batches have tagged fields of ours."""
+    """The response's schema; found batches and listed offsets have tagged fields of ours."""
 
     def extended(field: Field) -> Field:
         children = list(map(extended, field.children))
@@ -157,7 +159,20 @@ def with_our_tags(operation: Operation[Any, Any]) -> list[Field]:
             children += [
                 tagged(10_000, "ObjectFormat", "int8"),
                 tagged(10_001, "ObjectSize", "int64"),
+                tagged(10_002, "ProducerId", "int64"),
+                tagged(10_003, "ProducerEpoch", "int16"),
+                tagged(10_004, "IsCommit", "int8"),
+                tagged(10_005, "CoordinatorEpoch", "int32"),
             ]
+        if operation is FIND_BATCHES and field.name == "Partitions":
+            names = ("ProducerId", "FirstOffset", "MarkerOffset")
+            aborted = tuple(Field(name, "int64", False, None, ()) for name in names)
+            children += [
+                tagged(10_000, "FirstOpenOffset", "int64"),
+                tagged(10_001, "AbortedTransactions", "[]")._replace(children=aborted),
+            ]
+        if operation is LIST_OFFSETS and field.name == "Partitions":
+            children.append(tagged(10_000, "LastStableOffset", "int64"))
         return field._replace(children=children)
 
     return list(map(extended, schema(operation, "response")))
@@ -537,7 +552,7 @@ def test_a_request_of_too_many_entries_is_refused() -> None:
         LIST_OFFSETS.decode_request(body)
 
 
-@pytest.mark.parametrize(("magic", "object_format"), [(1, 1), (2, 3)])
+@pytest.mark.parametrize(("magic", "object_format"), [(1, 1), (2, 4)])
 def test_batches_that_we_cannot_read_are_no_answer(magic: int, object_format: int) -> None:
     message = FindBatchesMessage([ops.FindBatches(TopicIdPartition(A, 0), 0, 9)], 9, 9)
     batch = {

@@ -112,14 +112,18 @@ class _Reading:
         extents = self._extents()
         # WAL extents that follow each other are decoded together; a segment is read by itself.
         wal: list[WalExtent] = []
+        end = self.position
         for extent in extents:
+            end = extent.last_offset + 1
             if isinstance(extent, WalExtent):
                 wal.append(extent)
-                continue
-            yield from self._of_wal(wal)
-            wal = []
-            yield from self._of_segment(extent)
+            elif isinstance(extent, SegmentExtent):
+                yield from self._of_wal(wal)
+                wal = []
+                yield from self._of_segment(extent)
         yield from self._of_wal(wal)
+        # The last ones may be markers, which are no rows.
+        self.position = max(self.position, min(end, self._share.end))
 
     def _extents(self) -> Iterable[Extent]:
         if not self._known:
