@@ -15,15 +15,20 @@ from wal.chunks.chunk_batches import ChunkEntry
 from wal.chunks.kept_notes import (
     NOTES_PREFIX,
     KeptNotes,
+    NotedSink,
+    StagedNote,
+    StagedRun,
     decode_kept_notes,
     encode_kept_notes,
     merged,
+    notes_key,
 )
 from wal.chunks.wal_object import plan_wal_object
 from wal.clock import ManualClock
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.errors import ObjectStoreUnavailable
 from wal.failpoint import FailpointError, arm
+from wal.staging.staged_keys import staged_key
 from wal.stores.memory_store import MemoryStore
 from wal.stores.object_store import BytesBody, ObjectBody, ObjectStat
 from wal.ulid import mint_ulid, wal_object_key
@@ -337,3 +342,53 @@ async def test_what_cannot_be_read_is_left_alone(scene: Scene) -> None:
     assert len(left) == 3
     await scene.store.delete([key, strange])
     assert await scene.noted() == stay
+
+
+# --- notes of sinks -------------------------------------------------------------------------------
+
+RUN = StagedRun(PLACE, 16, 100, 0, 1, 0, 0, 0, 0)
+
+
+def sink_noted(batch_id: int, committed_at_ms: int, sink_id: str = "s") -> NotedSink:
+    return NotedSink(sink_id, "User:u", batch_id, bytes(16), committed_at_ms, [(PLACE, 0, 0)])
+
+
+async def note_sinks(scene: Scene, *sinks: NotedSink, staged: Sequence[str] = ()) -> None:
+    notes = KeptNotes(
+        topics={TOPIC: FACTS},
+        staged=[StagedNote("s", ulid, [RUN]) for ulid in staged],
+        sinks=sinks,
+    )
+    key = notes_key(mint_ulid(scene.clock, scene.rng))
+    await scene.store.put(key, BytesBody(encode_kept_notes(notes)))
+
+
+async def test_notes_of_sinks_are_merged_and_go_when_nobody_needs_them() -> None:
+    scene = Scene()
+    now_ms = scene.clock.now_ms()
+    old_ms = now_ms - CoordinatorSettings().sink_expiration_ms - 1
+    here, gone = (mint_ulid(scene.clock, scene.rng) for _ in range(2))
+    await scene.store.put(staged_key("s", here), BytesBody(b"x"))
+    for batch_id in range(MERGED_AT):
+        await note_sinks(scene, sink_noted(batch_id, now_ms), staged=[here, gone])
+    await note_sinks(scene, sink_noted(3, old_ms, "expired"))
+    await scene.sweep.sweep_once(everything=False)
+    assert len(await scene.notes_objects()) == 1
+    kept = await scene.kept()
+    assert [(sink.sink_id, sink.batch_id) for sink in kept.sinks] == [("s", MERGED_AT - 1)]
+    assert [note.ulid for note in kept.staged] == [here]
+    await scene.store.delete([staged_key("s", here)])
+    await scene.sweep.sweep_once(everything=True)
+    assert (await scene.kept()).staged == ()
+    assert len((await scene.kept()).sinks) == 1
+
+
+async def test_sinks_stay_noted_that_are_older_than_the_metadata_log() -> None:
+    scene = Scene()
+    await note_sinks(scene, sink_noted(3, 0))
+    scene.log_began_ms = None
+    await scene.sweep.sweep_once(everything=True)
+    assert len((await scene.kept()).sinks) == 1
+    scene.log_began_ms = 0
+    await scene.sweep.sweep_once(everything=True)
+    assert (await scene.kept()).sinks == ()

@@ -63,7 +63,8 @@ class SinkCommits:
             raise Rejected(
                 f"batch {batch_id} of sink {self._sink_id} has {count} record batches in"
                 f" {len(files)} objects; {opened.batches_max} in {STAGED_OBJECTS_MAX} fit into one"
-                " commit: let a trigger take less, or write with fewer tasks"
+                " commit: let a trigger take less (maxOffsetsPerTrigger), or write with fewer"
+                " tasks, each of which makes a batch for every partition that it has rows of"
             )
         asked = CommitStaged(
             self._sink_id,

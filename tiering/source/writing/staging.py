@@ -114,7 +114,7 @@ class Stager:
         if self._batch_count > self._batches_max:
             raise Rejected(
                 f"a task alone has more than the {self._batches_max} record batches that fit into"
-                " one commit; write less at a time"
+                " one commit: let a trigger take less (maxOffsetsPerTrigger), or write in parts"
             )
         if made and not self._batches:
             # Minted before anything is put: an object may be committed for so long from here on.
