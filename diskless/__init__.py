@@ -12,6 +12,7 @@ it:
 - `replica`: append and fetch, and what waits for them
 - `sinks`: what others have staged, before it is committed
 - `groups`: consumer groups of both protocols
+- `transactions`: transactional ids, and how their transactions end
 - `sasl`: how clients log in, without a socket
 - `storage`: the data directory and the bucket prefix: what lies where, and whose it is
 - `health`: whether a broker is live and ready, and the HTTP server that says so

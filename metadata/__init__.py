@@ -16,6 +16,7 @@ Folders, each importing only those above it:
 - `clients`: how brokers ask the coordinators
 
 What all of them use stands here: `operations` (the coordinator's operations as values), `rewrites`,
-`table_operations` and `sink_operations` (those about rewriting segments, about tables, and about
-sinks), `acls`, `access_tokens`, `metadata_settings`, `retention_settings`.
+`table_operations`, `sink_operations` and `transaction_operations` (those about rewriting segments,
+about tables, sinks and transactions), `acls`, `access_tokens`, `metadata_settings`,
+`retention_settings`.
 """

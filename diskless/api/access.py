@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
-from diskless.api.errors import GroupAuthorizationFailed
+from diskless.api.errors import GroupAuthorizationFailed, TransactionalIdAuthorizationFailed
 from diskless.audit.audit_log import UNNOTED, Audit
 from diskless.authorization import (
     CLUSTER_NAME,
@@ -136,6 +136,32 @@ class Access:
         self, client: ClientInfo, operation: AclOperation, group_id: str
     ) -> DisklessError | None:
         return self.refused_groups(client, operation, (group_id,)).get(group_id)
+
+    def refused_transactional_ids(
+        self, client: ClientInfo, operation: AclOperation, names: Iterable[str]
+    ) -> Refused:
+        """By transactional id."""
+        refused = self.hidden_transactional_ids(client, operation, names)
+        if refused:
+            kind = ResourceType.TRANSACTIONAL_ID
+            self.audit.refused(client, operation, kind, [*map(str, refused)])
+        return refused
+
+    def hidden_transactional_ids(
+        self, client: ClientInfo, operation: AclOperation, names: Iterable[str]
+    ) -> Refused:
+        """The same of transactional ids that nobody asked about by themselves."""
+        kind = ResourceType.TRANSACTIONAL_ID
+        denied = self._authorizer.denied(client, operation, kind, names)
+        if not denied:
+            return NOTHING_REFUSED
+        text = _text(client, operation, "transactional id")
+        return dict.fromkeys(denied, TransactionalIdAuthorizationFailed(text))
+
+    def refused_transactional_id(
+        self, client: ClientInfo, operation: AclOperation, name: str
+    ) -> DisklessError | None:
+        return self.refused_transactional_ids(client, operation, (name,)).get(name)
 
     def refused_cluster(self, client: ClientInfo, operation: AclOperation) -> DisklessError | None:
         if self.may_cluster(client, operation):

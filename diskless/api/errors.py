@@ -21,6 +21,7 @@ from kio.schema.errors import ErrorCode
 
 from diskless.fetch import fetch_sessions
 from diskless.groups import errors as group_errors
+from diskless.transactions import errors as transaction_errors
 from metadata.messages.errors import message_of
 from wal import errors
 from wal.errors import DisklessError, Rejected
@@ -48,6 +49,14 @@ class TransactionsNotServed(Rejected):
 
 class GroupAuthorizationFailed(Rejected):
     """The client may not do this to the group."""
+
+
+class TransactionalIdAuthorizationFailed(Rejected):
+    """The client may not do this to the transactional id."""
+
+
+class OperationNotAttempted(Rejected):
+    """Nothing is wrong with it, but with something that it would be done together with."""
 
 
 class SecurityDisabled(Rejected):
@@ -140,6 +149,10 @@ KAFKA_CODE: Final[Mapping[type[DisklessError], ErrorCode]] = {
     group_errors.UnsupportedAssignor: ErrorCode.unsupported_assignor,
     group_errors.InvalidRegularExpression: ErrorCode.invalid_regular_expression,
     group_errors.MemberEpochNotSpoken: ErrorCode.unsupported_version,
+    transaction_errors.NotTransactionCoordinator: ErrorCode.not_coordinator,
+    transaction_errors.TransactionCoordinatorUnavailable: ErrorCode.coordinator_not_available,
+    transaction_errors.TransactionalIdNotFound: ErrorCode.transactional_id_not_found,
+    transaction_errors.TransactionAbortable: ErrorCode.transaction_abortable,
     UnsupportedVersion: ErrorCode.unsupported_version,
     InvalidRequiredAcks: ErrorCode.invalid_required_acks,
     InvalidReplicationFactor: ErrorCode.invalid_replication_factor,
@@ -150,6 +163,8 @@ KAFKA_CODE: Final[Mapping[type[DisklessError], ErrorCode]] = {
     TransactionsNotServed: ErrorCode.transactional_id_authorization_failed,
     errors.TopicAuthorizationFailed: ErrorCode.topic_authorization_failed,
     GroupAuthorizationFailed: ErrorCode.group_authorization_failed,
+    TransactionalIdAuthorizationFailed: ErrorCode.transactional_id_authorization_failed,
+    OperationNotAttempted: ErrorCode.operation_not_attempted,
     errors.ClusterAuthorizationFailed: ErrorCode.cluster_authorization_failed,
     SecurityDisabled: ErrorCode.security_disabled,
     UnsupportedEndpointType: ErrorCode.unsupported_endpoint_type,

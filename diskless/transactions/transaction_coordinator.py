@@ -1,0 +1,310 @@
+"""The transactional ids of one metadata partition, at the broker that leads it.
+
+    TransactionRouter ── PartitionTransactions ── TransactionStore: the partition's log and state
+                                  │
+                                  └── tells the coordinators of partitions and groups how it ended
+
+It is a worker of the metadata partition's leader. What is asked is decided and durable in one
+append to the log (metadata/rules/transactions); where everything that takes part lives in this log,
+that append ends a transaction. Otherwise it holds the decision, and then:
+
+    decided ── tell each other coordinator, until it has answered ── completed
+
+Invariants:
+
+- A decision is told from the log only, so all are told the same, however often and by whomever.
+- What is decided is told until everybody has answered. A new leader goes on where the last one
+  was. A coordinator that does not answer holds up its own transactions alone.
+- A producer is answered when its transaction is completed, or ANSWERED_AFTER_S after the decision,
+  which cannot change any more; the next transaction may have to wait for the rest.
+
+Failure cases: an append that fails is the error of its request; its producer repeats it. One that
+fails while somebody is told is tried again, with back-off, until this broker leads no more.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, Protocol
+
+import structlog
+
+from diskless.transactions.errors import (
+    NotTransactionCoordinator,
+    TransactionalIdNotFound,
+    as_transaction_error,
+)
+from diskless.transactions.settings import TransactionSettings
+from metadata.transaction_operations import (
+    AbortTransaction,
+    AddToTransaction,
+    EndedTransaction,
+    EndParts,
+    EndTransaction,
+    InitializedProducer,
+    InitProducer,
+    JoinedTransaction,
+    Transaction,
+    TransactionState,
+)
+from wal.clock import Clock, Sleep
+from wal.coordinates import TopicIdPartition
+from wal.errors import (
+    ConcurrentTransactions,
+    DisklessError,
+    NotCoordinator,
+    OutcomeUnknown,
+    Retriable,
+)
+
+ANSWERED_AFTER_S: Final = 0.25
+TOLD_AT_ONCE: Final = 64
+"""Transactions of one metadata partition whose ends are told at a time."""
+ABORTED_AT_ONCE: Final = 100
+EXPIRED_AT_ONCE: Final = 1_000
+_RETRY_S: Final = 0.1
+_RETRY_MAX_S: Final = 5.0
+
+log = structlog.get_logger(__name__)
+
+Tell = Callable[[int, EndParts], Awaitable[DisklessError | None]]
+"""Tells one coordinator, a metadata partition, about its part of a transaction. Raises as calls of
+coordinators do."""
+
+
+class TransactionStore(Protocol):
+    """`metadata.coordinator.transactions.Transactions`: decides, and writes down."""
+
+    async def init_producer(self, asked: InitProducer) -> InitializedProducer: ...
+
+    async def add_to_transaction(self, asked: AddToTransaction) -> JoinedTransaction: ...
+
+    async def end_transaction(self, asked: EndTransaction) -> EndedTransaction: ...
+
+    async def abort_transaction(self, asked: AbortTransaction) -> EndedTransaction: ...
+
+    async def abort_timed_out(self, limit: int) -> Sequence[Transaction]: ...
+
+    async def complete(self, transactional_id: str, number: int) -> None: ...
+
+    async def expire_ids(self, limit: int) -> int: ...
+
+    def transaction(self, transactional_id: str) -> Transaction | None: ...
+
+    def transactions(self) -> Sequence[Transaction]: ...
+
+
+class PartitionTransactions:
+    """All transactional ids of the metadata partition that `store` belongs to; run `run` while it
+    is led.
+    """
+
+    def __init__(
+        self,
+        store: TransactionStore,
+        tell: Tell,
+        *,
+        leader_epoch: Callable[[], int],
+        settings: TransactionSettings,
+        clock: Clock,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        """`leader_epoch` is this leader's, which markers show."""
+        self._store = store
+        self._tell = tell
+        self._leader_epoch = leader_epoch
+        self._settings = settings
+        self._clock = clock
+        self._sleep = sleep
+        self._tasks: asyncio.TaskGroup | None = None
+        self._telling: dict[str, asyncio.Task[None]] = {}
+        self._turns = asyncio.Semaphore(TOLD_AT_ONCE)
+        self.timed_out = 0
+
+    # -- life -----------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Go on with what is decided, and look for what is open too long, until cancelled."""
+        settings = self._settings
+        next_expiry = self._clock.monotonic() + settings.expire_interval_ms / 1000
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                while True:
+                    for transaction in self._store.transactions():
+                        self._see_to_the_end(transaction)
+                    await self._sleep(settings.abort_interval_ms / 1000)
+                    await self._retried("abort", self._abort_timed_out)
+                    if self._clock.monotonic() >= next_expiry:
+                        next_expiry = self._clock.monotonic() + settings.expire_interval_ms / 1000
+                        await self._retried("expire", self._expire)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Serve no more. `run` does it at its end."""
+        self._tasks = None
+
+    @property
+    def serves(self) -> bool:
+        """Whether this broker leads here."""
+        return self._tasks is not None
+
+    def refusal(self) -> DisklessError | None:
+        """Why nothing can be asked about now."""
+        if self._tasks is None:
+            return NotTransactionCoordinator("another broker coordinates the transactional id")
+        return None
+
+    async def _retried(self, what: str, action: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await action()
+        except (Retriable, OutcomeUnknown) as error:
+            log.warning("transactions are looked at later", what=what, error=str(error))
+
+    async def _abort_timed_out(self) -> None:
+        while aborted := await self._store.abort_timed_out(ABORTED_AT_ONCE):
+            self.timed_out += len(aborted)
+            for transaction in aborted:
+                log.info(
+                    "transaction timed out",
+                    transactional_id=transaction.transactional_id,
+                    number=transaction.number,
+                )
+                self._look(transaction.transactional_id)
+            if len(aborted) < ABORTED_AT_ONCE:
+                return
+
+    async def _expire(self) -> None:
+        while await self._store.expire_ids(EXPIRED_AT_ONCE) == EXPIRED_AT_ONCE:
+            pass
+
+    # -- producers ------------------------------------------------------------------------------
+
+    async def init_producer(self, asked: InitProducer) -> InitializedProducer:
+        """See `TransactionRouter`; so for all that follow."""
+        try:
+            answer = await self._store.init_producer(asked)
+        except DisklessError as error:
+            return InitializedProducer(error=as_transaction_error(error))
+        if isinstance(answer.error, ConcurrentTransactions):
+            # Perhaps it has just been decided, by this very request.
+            self._look(asked.transactional_id)
+        return answer
+
+    async def add(self, asked: AddToTransaction) -> DisklessError | None:
+        try:
+            return (await self._store.add_to_transaction(asked)).error
+        except DisklessError as error:
+            return as_transaction_error(error)
+
+    async def end(self, asked: EndTransaction) -> DisklessError | None:
+        return await self._ended(asked.transactional_id, self._store.end_transaction(asked))
+
+    async def abort(self, asked: AbortTransaction) -> DisklessError | None:
+        return await self._ended(asked.transactional_id, self._store.abort_transaction(asked))
+
+    async def _ended(
+        self, transactional_id: str, decision: Awaitable[EndedTransaction]
+    ) -> DisklessError | None:
+        try:
+            ended = await decision
+        except DisklessError as error:
+            return as_transaction_error(error)
+        if ended.error is None and not ended.is_completed:
+            telling = self._look(transactional_id)
+            if telling is not None:
+                await asyncio.wait([telling], timeout=ANSWERED_AFTER_S)
+        return ended.error
+
+    # -- administration -------------------------------------------------------------------------
+
+    def describe(self, transactional_id: str) -> Transaction | DisklessError:
+        found = self._store.transaction(transactional_id)
+        if found is None:
+            return TransactionalIdNotFound("no producer has this transactional id")
+        return found
+
+    def list(self) -> Sequence[Transaction]:
+        return self._store.transactions()
+
+    # -- the end --------------------------------------------------------------------------------
+
+    def _look(self, transactional_id: str) -> "asyncio.Task[None] | None":
+        transaction = self._store.transaction(transactional_id)
+        return None if transaction is None else self._see_to_the_end(transaction)
+
+    def _see_to_the_end(self, transaction: Transaction) -> "asyncio.Task[None] | None":
+        """The task that tells how a decided transaction ends; None when there is nothing to tell.
+
+        There is one for a transactional id: its next transaction waits for this one.
+        """
+        if self._tasks is None or not TransactionState(transaction.state).is_decided:
+            return None
+        name = transaction.transactional_id
+        telling = self._telling.get(name)
+        if telling is None:
+            telling = self._tasks.create_task(self._bring_to_an_end(transaction))
+            self._telling[name] = telling
+            telling.add_done_callback(lambda _: self._telling.pop(name, None))
+        return telling
+
+    async def _bring_to_an_end(self, transaction: Transaction) -> None:
+        """Returns when it is completed, or when this broker leads no more."""
+        async with self._turns:
+            parts = _parts_of(transaction, self._leader_epoch())
+            async with asyncio.TaskGroup() as tasks:
+                for coordinator, part in parts.items():
+                    tasks.create_task(self._until_heard(coordinator, part))
+            await self._until_completed(transaction)
+
+    async def _until_heard(self, coordinator: int, part: EndParts) -> None:
+        pause_s = _RETRY_S
+        while True:
+            try:
+                error = await self._tell(coordinator, part)
+            except DisklessError as failure:
+                error = failure
+            if error is None:
+                return
+            log.warning(
+                "the end of a transaction was not heard, trying again",
+                coordinator=coordinator,
+                producer_id=part.producer_id,
+                number=part.number,
+                error=str(error),
+            )
+            await self._sleep(pause_s)
+            pause_s = min(2 * pause_s, _RETRY_MAX_S)
+
+    async def _until_completed(self, transaction: Transaction) -> None:
+        while True:
+            try:
+                await self._store.complete(transaction.transactional_id, transaction.number)
+                return
+            except NotCoordinator:
+                return
+            except (Retriable, OutcomeUnknown) as error:
+                log.warning("the end of a transaction was not noted", error=str(error))
+            await self._sleep(_RETRY_S)
+
+
+def _parts_of(transaction: Transaction, leader_epoch: int) -> Mapping[int, EndParts]:
+    """What each coordinator has to be told."""
+    partitions: dict[int, list[TopicIdPartition]] = {}
+    groups: dict[int, list[str]] = {}
+    for partition, coordinator in transaction.partitions.items():
+        partitions.setdefault(coordinator, []).append(partition)
+    for group_id, coordinator in transaction.groups.items():
+        groups.setdefault(coordinator, []).append(group_id)
+    return {
+        coordinator: EndParts(
+            producer_id=transaction.producer_id,
+            producer_epoch=transaction.producer_epoch,
+            number=transaction.number,
+            is_commit=TransactionState(transaction.state).is_commit,
+            coordinator_epoch=leader_epoch,
+            partitions=partitions.get(coordinator, ()),
+            groups=groups.get(coordinator, ()),
+        )
+        for coordinator in sorted({*partitions, *groups})
+    }

@@ -1,0 +1,212 @@
+"""Finds the coordinator of a transactional id, and reaches it if it is on this broker.
+
+A transactional id belongs to the metadata partition that it hashes to, as a group does; the broker
+that leads that partition is its coordinator. This is what the API layer calls. Where another broker
+leads, the answer is NotTransactionCoordinator, whereupon clients ask who does.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from diskless.ports import ProducerIds
+from diskless.transactions.errors import (
+    NotTransactionCoordinator,
+    TransactionCoordinatorUnavailable,
+    as_transaction_error,
+)
+from diskless.transactions.settings import TransactionSettings
+from diskless.transactions.transaction_coordinator import (
+    PartitionTransactions,
+    Tell,
+    TransactionStore,
+)
+from metadata.operations import Leader, TopicDescription
+from metadata.rules.groups import group_coordinator
+from metadata.transaction_operations import (
+    AbortTransaction,
+    AddToTransaction,
+    EndTransaction,
+    InitializedProducer,
+    InitProducer,
+    Transaction,
+    TransactionGroup,
+    TransactionPartition,
+)
+from wal.clock import Clock, Sleep
+from wal.coordinates import TopicIdPartition
+from wal.errors import DisklessError, InvalidRequest, InvalidTransactionTimeout, UnknownPartition
+
+
+class FollowedPartition(Protocol):
+    """A metadata partition as the router sees it."""
+
+    @property
+    def leader(self) -> Leader | None: ...
+
+
+class Producer(NamedTuple):
+    """Who asks: a producer as its transactional id knows it."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+
+
+class TransactionRouter:
+    """Transactional ids, each at the broker that leads the id's metadata partition.
+
+    Nothing is raised: whatever goes wrong is an error in the answer. Answers about what was changed
+    come when it is durable.
+    """
+
+    def __init__(
+        self,
+        partitions: Sequence[FollowedPartition],
+        producer_ids: ProducerIds,
+        topics: Callable[[], Mapping[str, TopicDescription]],
+        tell: Tell,
+        *,
+        settings: TransactionSettings,
+        clock: Clock,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        """`partitions` are all metadata partitions, by index."""
+        self._partitions = partitions
+        self._producer_ids = producer_ids
+        self._topics = topics
+        self._tell = tell
+        self._settings = settings
+        self._clock = clock
+        self._sleep = sleep
+        self._led: dict[int, PartitionTransactions] = {}
+
+    def led(
+        self, index: int, store: TransactionStore, leader_epoch: Callable[[], int]
+    ) -> PartitionTransactions:
+        """The worker for the metadata partition `index`, which this broker has come to lead."""
+        transactions = PartitionTransactions(
+            store,
+            self._tell,
+            leader_epoch=leader_epoch,
+            settings=self._settings,
+            clock=self._clock,
+            sleep=self._sleep,
+        )
+        self._led[index] = transactions
+        return transactions
+
+    @property
+    def timed_out(self) -> int:
+        """Transactions that were aborted here because they were open for too long."""
+        return sum(transactions.timed_out for transactions in self._led.values())
+
+    # -- the way --------------------------------------------------------------------------------
+
+    def find(self, transactional_id: str) -> int | DisklessError:
+        """Returns the node id of the broker to go to, as far as this one knows."""
+        leader = self._partitions[self.coordinator_of(transactional_id)].leader
+        if leader is None:
+            return TransactionCoordinatorUnavailable("nobody leads the id's metadata partition now")
+        return leader.broker_id
+
+    def coordinator_of(self, transactional_id: str) -> int:
+        """The metadata partition that the id belongs to; so for groups."""
+        return group_coordinator(transactional_id, len(self._partitions))
+
+    def _transactions(self, transactional_id: str) -> PartitionTransactions | DisklessError:
+        if not transactional_id:
+            return InvalidRequest("an empty transactional id")
+        transactions = self._led.get(self.coordinator_of(transactional_id))
+        if transactions is None:
+            return NotTransactionCoordinator("another broker coordinates the transactional id")
+        return transactions.refusal() or transactions
+
+    # -- producers ------------------------------------------------------------------------------
+
+    async def init_producer(self, producer: Producer, timeout_ms: int) -> InitializedProducer:
+        """A producer id and epoch; what the id's last producer left open is aborted.
+
+        `producer` has the id and epoch that it had before, or -1.
+        """
+        transactions = self._transactions(producer.transactional_id)
+        if isinstance(transactions, DisklessError):
+            return InitializedProducer(error=transactions)
+        if not 0 < timeout_ms <= self._settings.max_timeout_ms:
+            return InitializedProducer(
+                error=InvalidTransactionTimeout(
+                    f"{timeout_ms} ms, allowed are {self._settings.max_timeout_ms}"
+                )
+            )
+        try:
+            fresh = await self._producer_ids.allocate_producer_id()
+        except DisklessError as error:
+            return InitializedProducer(error=as_transaction_error(error))
+        return await transactions.init_producer(
+            InitProducer(
+                transactional_id=producer.transactional_id,
+                timeout_ms=timeout_ms,
+                fresh_producer_id=fresh,
+                producer_id=producer.producer_id,
+                producer_epoch=producer.producer_epoch,
+            )
+        )
+
+    async def add_partitions(
+        self, producer: Producer, partitions: Sequence[tuple[str, int]]
+    ) -> DisklessError | Sequence[DisklessError | None]:
+        """The error of all, or those of partitions that there are not; then none was added."""
+        transactions = self._transactions(producer.transactional_id)
+        if isinstance(transactions, DisklessError):
+            return transactions
+        errors: list[DisklessError | None] = []
+        found: list[TransactionPartition] = []
+        topics = self._topics()
+        for name, index in partitions:
+            topic = topics.get(name)
+            if topic is None or not 0 <= index < topic.partition_count:
+                errors.append(UnknownPartition(f"{name}-{index}"))
+                continue
+            errors.append(None)
+            partition = TopicIdPartition(topic.topic_id, index)
+            found.append(TransactionPartition(partition, topic.coordinator_of(index)))
+        if len(found) < len(errors):
+            return errors
+        error = await transactions.add(AddToTransaction(*producer, partitions=found))
+        return errors if error is None else error
+
+    async def add_group(self, producer: Producer, group_id: str) -> DisklessError | None:
+        """Offsets of the group may be committed with the transaction from then on."""
+        transactions = self._transactions(producer.transactional_id)
+        if isinstance(transactions, DisklessError):
+            return transactions
+        group = TransactionGroup(group_id, self.coordinator_of(group_id))
+        return await transactions.add(AddToTransaction(*producer, groups=[group]))
+
+    async def end(self, producer: Producer, *, is_commit: bool) -> DisklessError | None:
+        """Answered when the outcome is durable; it is nearly always visible then, too."""
+        transactions = self._transactions(producer.transactional_id)
+        if isinstance(transactions, DisklessError):
+            return transactions
+        return await transactions.end(EndTransaction(*producer, is_commit=is_commit))
+
+    # -- administration -------------------------------------------------------------------------
+
+    async def abort(self, transactional_id: str, number: int) -> DisklessError | None:
+        """Abort this very transaction, if it is open, and fence its producer."""
+        transactions = self._transactions(transactional_id)
+        if isinstance(transactions, DisklessError):
+            return transactions
+        return await transactions.abort(AbortTransaction(transactional_id, number))
+
+    def describe(self, transactional_id: str) -> Transaction | DisklessError:
+        transactions = self._transactions(transactional_id)
+        if isinstance(transactions, DisklessError):
+            return transactions
+        return transactions.describe(transactional_id)
+
+    def list(self) -> Iterable[Transaction]:
+        """The transactional ids this broker coordinates."""
+        for transactions in self._led.values():
+            if transactions.serves:
+                yield from transactions.list()

@@ -1,0 +1,336 @@
+"""A coordinator of transactional ids tells how a transaction ends, whatever fails on the way."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from uuid import UUID
+
+import pytest
+
+from diskless.transactions.errors import (
+    NotTransactionCoordinator,
+    TransactionalIdNotFound,
+    TransactionCoordinatorUnavailable,
+)
+from diskless.transactions.settings import TransactionSettings
+from diskless.transactions.transaction_router import Producer, TransactionRouter
+from metadata.operations import Leader, TopicDescription
+from metadata.rules.groups import group_coordinator
+from metadata.transaction_operations import (
+    AbortTransaction,
+    AddToTransaction,
+    EndedTransaction,
+    EndParts,
+    EndTransaction,
+    InitializedProducer,
+    InitProducer,
+    JoinedTransaction,
+    Transaction,
+    TransactionState,
+)
+from tests.support.until import until
+from wal.clock import ManualClock
+from wal.coordinates import TopicIdPartition
+from wal.errors import (
+    CommitFailed,
+    CommitOutcomeUnknown,
+    ConcurrentTransactions,
+    DisklessError,
+    InvalidRequest,
+    InvalidTransactionTimeout,
+    NotCoordinator,
+    UnknownPartition,
+)
+
+NAME = "pay"
+TOPIC = UUID(int=7)
+HERE, THERE = TopicIdPartition(TOPIC, 0), TopicIdPartition(TOPIC, 1)
+COORDINATORS = 2
+INDEX = group_coordinator(NAME, COORDINATORS)
+PRODUCER = Producer(NAME, 40, 3)
+
+
+@dataclass
+class MemoryStore:
+    """One transactional id; the rules are not what is tested here."""
+
+    known: Transaction | None = None
+    failures: list[DisklessError] = field(default_factory=list)
+    """Raised by the next calls that write, in turn."""
+    inits: list[InitProducer] = field(default_factory=list)
+    completed: list[int] = field(default_factory=list)
+    timed_out: list[Transaction] = field(default_factory=list)
+
+    def _fail(self) -> None:
+        if self.failures:
+            raise self.failures.pop(0)
+
+    async def init_producer(self, asked: InitProducer) -> InitializedProducer:
+        self._fail()
+        self.inits.append(asked)
+        if self.known is not None and self.known.is_open:
+            self.known = self.known._replace(state=TransactionState.PREPARE_ABORT)
+            return InitializedProducer(error=ConcurrentTransactions("being aborted"))
+        self.known = Transaction(1, asked.transactional_id, asked.fresh_producer_id, 0)
+        return InitializedProducer(asked.fresh_producer_id, 0)
+
+    async def add_to_transaction(self, asked: AddToTransaction) -> JoinedTransaction:
+        self._fail()
+        known = self.known or Transaction(1, NAME, asked.producer_id, asked.producer_epoch)
+        self.known = known._replace(
+            number=known.number if known.is_open else known.number + 1,
+            state=TransactionState.ONGOING,
+            partitions={**known.partitions, **dict(asked.partitions)},
+            groups={**known.groups, **dict(asked.groups)},
+        )
+        return JoinedTransaction(self.known.number)
+
+    async def end_transaction(self, asked: EndTransaction) -> EndedTransaction:
+        return self._decide(asked.is_commit)
+
+    async def abort_transaction(self, asked: AbortTransaction) -> EndedTransaction:
+        return self._decide(False)
+
+    def _decide(self, is_commit: bool) -> EndedTransaction:
+        self._fail()
+        assert self.known is not None
+        decided = TransactionState.PREPARE_COMMIT if is_commit else TransactionState.PREPARE_ABORT
+        self.known = self.known._replace(state=decided)
+        return EndedTransaction(self.known.number)
+
+    async def abort_timed_out(self, limit: int) -> Sequence[Transaction]:
+        self._fail()
+        aborted, self.timed_out = self.timed_out, []
+        if aborted:
+            self._decide(False)
+        return aborted
+
+    async def complete(self, transactional_id: str, number: int) -> None:
+        self._fail()
+        assert self.known is not None
+        self.completed.append(number)
+        is_commit = TransactionState(self.known.state).is_commit
+        done = TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT
+        self.known = self.known._replace(state=done, partitions={}, groups={})
+
+    async def expire_ids(self, limit: int) -> int:
+        return 0
+
+    def transaction(self, transactional_id: str) -> Transaction | None:
+        known = self.known
+        return known if known is not None and known.transactional_id == transactional_id else None
+
+    def transactions(self) -> Sequence[Transaction]:
+        return [] if self.known is None else [self.known]
+
+
+class Follower:
+    leader: Leader | None = Leader(5, 9, "host", 1, UUID(int=1))
+
+
+@dataclass
+class Setting:
+    """A router at the leader of the id's metadata partition, and what other coordinators heard."""
+
+    store: MemoryStore = field(default_factory=MemoryStore)
+    heard: list[tuple[int, EndParts]] = field(default_factory=list)
+    answers: list[DisklessError | None] = field(default_factory=list)
+    """To the next that are told, in turn; None for all others."""
+    tick: asyncio.Event = field(default_factory=asyncio.Event)
+    id_failure: DisklessError | None = None
+    next_id: int = 1_000
+
+    def __post_init__(self) -> None:
+        topic = TopicDescription(
+            topic_id=TOPIC, name="t", partition_count=2, assignments={0: INDEX, 1: 1 - INDEX}
+        )
+        self.router = TransactionRouter(
+            [Follower()] * COORDINATORS,
+            self,
+            lambda: {"t": topic},
+            self.told,
+            settings=TransactionSettings(),
+            clock=ManualClock(),
+            sleep=self.sleep,
+        )
+
+    async def allocate_producer_id(self) -> int:
+        if self.id_failure is not None:
+            raise self.id_failure
+        self.next_id += 1
+        return self.next_id
+
+    async def told(self, coordinator: int, part: EndParts) -> DisklessError | None:
+        self.heard.append((coordinator, part))
+        return self.answers.pop(0) if self.answers else None
+
+    async def sleep(self, seconds: float) -> None:
+        """The scan waits for `tick`, tries wait for nothing."""
+        if seconds >= 10:
+            await self.tick.wait()
+            self.tick.clear()
+        else:
+            await asyncio.sleep(0)
+
+    @asynccontextmanager
+    async def leading(self) -> AsyncIterator[TransactionRouter]:
+        worker = self.router.led(INDEX, self.store, lambda: 5)
+        running = asyncio.create_task(worker.run())
+        await until(lambda: worker.serves)
+        yield self.router
+        running.cancel()
+        await asyncio.wait([running])
+
+    async def open(self, router: TransactionRouter) -> None:
+        assert await router.add_partitions(PRODUCER, [("t", 0), ("t", 1)]) == [None, None]
+
+
+async def test_each_coordinator_is_told_its_part_and_then_it_is_completed() -> None:
+    setting = Setting()
+    async with setting.leading() as router:
+        await setting.open(router)
+        assert await router.add_group(PRODUCER, "g") is None
+        assert await router.end(PRODUCER, is_commit=True) is None
+        assert setting.store.completed == [1]
+    told = dict(setting.heard)
+    assert {*told} == {0, 1}
+    of_group = group_coordinator("g", COORDINATORS)
+    for coordinator, partition in ((INDEX, HERE), (1 - INDEX, THERE)):
+        groups = ["g"] if coordinator == of_group else ()
+        assert told[coordinator] == EndParts(40, 3, 1, True, 5, [partition], groups)
+
+
+@pytest.mark.parametrize("failure", [NotCoordinator("x"), CommitOutcomeUnknown("x")])
+async def test_who_does_not_hear_is_told_the_same_again(failure: DisklessError) -> None:
+    setting = Setting(answers=[failure, None, failure])
+    async with setting.leading() as router:
+        await setting.open(router)
+        assert await router.end(PRODUCER, is_commit=False) is None
+        await until(lambda: setting.store.completed == [1])
+    assert len(setting.heard) == 4
+    assert {part.is_commit for _, part in setting.heard} == {False}
+    assert len({repr(told) for told in setting.heard}) == 2
+
+
+async def test_a_completion_that_is_not_noted_is_tried_again() -> None:
+    setting = Setting()
+    async with setting.leading() as router:
+        await setting.open(router)
+        setting.store.failures = []
+        decided = asyncio.ensure_future(router.end(PRODUCER, is_commit=True))
+        await until(lambda: bool(setting.heard))
+        setting.store.failures = [CommitFailed("x"), CommitOutcomeUnknown("x")]
+        assert await decided is None
+        await until(lambda: setting.store.completed == [1])
+    assert not setting.store.failures
+
+
+async def test_a_new_leader_goes_on_with_what_was_decided() -> None:
+    setting = Setting()
+    setting.store.known = Transaction(
+        1, NAME, 40, 3, number=8, state=TransactionState.PREPARE_COMMIT, partitions={THERE: 1}
+    )
+    async with setting.leading():
+        await until(lambda: setting.store.completed == [8])
+    assert setting.heard == [(1, EndParts(40, 3, 8, True, 5, [THERE], ()))]
+
+
+async def test_the_producer_is_answered_though_somebody_does_not_hear() -> None:
+    setting = Setting(answers=[NotCoordinator("x")] * 10_000_000)
+    async with setting.leading() as router:
+        await setting.open(router)
+        assert await router.end(PRODUCER, is_commit=True) is None
+        assert setting.store.completed == []
+        setting.answers.clear()
+        await until(lambda: setting.store.completed == [1])
+
+
+async def test_what_is_open_for_too_long_is_aborted_and_told() -> None:
+    setting = Setting()
+    async with setting.leading() as router:
+        await setting.open(router)
+        assert setting.store.known is not None
+        setting.store.timed_out = [setting.store.known]
+        setting.tick.set()
+        await until(lambda: setting.store.completed == [1])
+        assert router.timed_out == 1
+    assert {part.is_commit for _, part in setting.heard} == {False}
+
+
+async def test_a_second_producer_has_the_first_ones_transaction_aborted() -> None:
+    setting = Setting()
+    async with setting.leading() as router:
+        await setting.open(router)
+        second = Producer(NAME, -1, -1)
+        refused = await router.init_producer(second, 1_000)
+        assert isinstance(refused.error, ConcurrentTransactions)
+        await until(lambda: setting.store.completed == [1])
+        assert (await router.init_producer(second, 1_000)).producer_id == 1_002
+    assert [asked.fresh_producer_id for asked in setting.store.inits] == [1_001, 1_002]
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
+async def test_a_timeout_that_is_not_allowed_is_refused(timeout_ms: int) -> None:
+    setting = Setting()
+    async with setting.leading() as router:
+        answer = await router.init_producer(Producer(NAME, -1, -1), timeout_ms)
+        assert isinstance(answer.error, InvalidTransactionTimeout)
+    assert not setting.store.inits
+
+
+async def test_failed_appends_are_what_producers_look_for_a_coordinator_at() -> None:
+    setting = Setting(id_failure=CommitFailed("x"))
+    async with setting.leading() as router:
+        answer = await router.init_producer(PRODUCER, 1_000)
+        assert isinstance(answer.error, TransactionCoordinatorUnavailable)
+        await setting.open(router)
+        setting.store.failures = [NotCoordinator("x"), CommitOutcomeUnknown("x")]
+        added = await router.add_group(PRODUCER, "g")
+        assert isinstance(added, NotTransactionCoordinator)
+        ended = await router.end(PRODUCER, is_commit=True)
+        assert isinstance(ended, TransactionCoordinatorUnavailable)
+
+
+async def test_nothing_is_added_when_there_is_no_such_partition() -> None:
+    setting = Setting()
+    async with setting.leading() as router:
+        first, second, third = await router.add_partitions(  # type: ignore[misc]
+            PRODUCER, [("t", 0), ("t", 2), ("gone", 0)]
+        )
+        assert first is None
+        assert isinstance(second, UnknownPartition)
+        assert isinstance(third, UnknownPartition)
+    assert setting.store.known is None
+
+
+async def test_a_broker_that_does_not_lead_sends_producers_on() -> None:
+    setting = Setting()
+    router = setting.router
+    assert router.find(NAME) == 9
+    for error in (
+        (await router.init_producer(PRODUCER, 1_000)).error,
+        await router.add_partitions(PRODUCER, [("t", 0)]),
+        await router.add_group(PRODUCER, "g"),
+        await router.end(PRODUCER, is_commit=True),
+        await router.abort(NAME, 1),
+        router.describe(NAME),
+    ):
+        assert isinstance(error, NotTransactionCoordinator)
+    assert [*router.list()] == []
+    async with setting.leading():
+        assert isinstance(router.describe(NAME), TransactionalIdNotFound)
+        await setting.open(router)
+        assert router.describe(NAME) == setting.store.known
+        assert [*router.list()] == [setting.store.known]
+        assert isinstance(router.describe(""), InvalidRequest)
+    assert isinstance(router.describe(NAME), NotTransactionCoordinator)
+
+
+async def test_an_abort_by_an_administrator_is_told_as_any_other() -> None:
+    setting = Setting()
+    async with setting.leading() as router:
+        await setting.open(router)
+        assert await router.abort(NAME, 1) is None
+        assert setting.store.completed == [1]
+    assert {part.is_commit for _, part in setting.heard} == {False}

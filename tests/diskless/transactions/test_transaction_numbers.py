@@ -1,0 +1,78 @@
+"""Questions about transactions go to the coordinators of their ids, one call at a time."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from diskless.transactions.transaction_numbers import ASKED_AT_ONCE, TransactionNumbers
+from metadata.rules.groups import group_coordinator
+from metadata.transaction_operations import JoinedTransaction, JoinTransaction
+from wal.errors import CommitFailed, StorageFailed
+
+COORDINATORS = 3
+
+
+@dataclass
+class Coordinators:
+    """Answers with the producer's epoch, when it is let."""
+
+    calls: list[tuple[int, int]] = field(default_factory=list)
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+    is_away: bool = False
+
+    async def ask(
+        self, coordinator: int, asked: Sequence[JoinTransaction]
+    ) -> Sequence[JoinedTransaction]:
+        self.calls.append((coordinator, len(asked)))
+        await self.gate.wait()
+        if self.is_away:
+            raise CommitFailed("nobody leads")
+        for question in asked:
+            assert group_coordinator(question.transactional_id, COORDINATORS) == coordinator
+        return [JoinedTransaction(question.producer_epoch) for question in asked]
+
+
+def question(name: str, epoch: int) -> JoinTransaction:
+    return JoinTransaction(name, 40, epoch)
+
+
+async def test_what_is_asked_during_a_call_goes_together_in_the_next() -> None:
+    coordinators = Coordinators()
+    async with TransactionNumbers(coordinators.ask, COORDINATORS) as numbers:
+        first = numbers.ask(question("a", 1))
+        await asyncio.sleep(0)
+        others = [numbers.ask(question("a", epoch)) for epoch in range(2, 5 + ASKED_AT_ONCE)]
+        coordinators.gate.set()
+        answers = await asyncio.gather(first, *others)
+        assert [answer.number for answer in answers] == [*range(1, 5 + ASKED_AT_ONCE)]
+    index = group_coordinator("a", COORDINATORS)
+    assert coordinators.calls == [(index, 1), (index, ASKED_AT_ONCE), (index, 3)]
+
+
+async def test_each_coordinator_is_asked_about_its_own_ids() -> None:
+    coordinators = Coordinators()
+    coordinators.gate.set()
+    async with TransactionNumbers(coordinators.ask, COORDINATORS) as numbers:
+        names = [f"id-{number}" for number in range(20)]
+        answers = await asyncio.gather(*(numbers.ask(question(name, 7)) for name in names))
+    assert {answer.number for answer in answers} == {7}
+    assert len(coordinators.calls) == COORDINATORS
+
+
+async def test_a_call_that_fails_is_the_error_of_its_questions_alone() -> None:
+    coordinators = Coordinators(is_away=True)
+    coordinators.gate.set()
+    async with TransactionNumbers(coordinators.ask, COORDINATORS) as numbers:
+        assert isinstance((await numbers.ask(question("a", 1))).error, CommitFailed)
+        coordinators.is_away = False
+        assert await numbers.ask(question("a", 1)) == JoinedTransaction(1)
+
+
+async def test_who_still_waits_at_the_end_is_told_so() -> None:
+    coordinators = Coordinators()
+    async with TransactionNumbers(coordinators.ask, COORDINATORS) as numbers:
+        asked = numbers.ask(question("a", 1))
+        await asyncio.sleep(0)
+        waiting = numbers.ask(question("a", 2))
+    for answer in (asked, waiting, numbers.ask(question("a", 3))):
+        assert isinstance((await answer).error, StorageFailed)
