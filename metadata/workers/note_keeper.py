@@ -12,8 +12,10 @@ deleted by this keeper before. A PUT only when something is to be kept; where re
 order in which they came, nothing is.
 
 Where a partition has no record left after this, nothing in the bucket tells where its log was, so
-that offsets would be given a second time after a rebuild: its high watermark and log start offset
-are kept, too, with its topic's facts. What this process knows of a partition decides; a replica
+that offsets would be given a second time after a rebuild. Where all that is left is in segments,
+nothing tells where the log begins: an output of a merge that was never committed and lies below
+that would come back. So the high watermark and the log start offset are kept, too, when the log
+start has moved, with the topic's facts. What this process knows of a partition decides; a replica
 that is behind costs no more than the floor. That holds of staged objects as well, which note
 nothing themselves.
 
@@ -175,13 +177,19 @@ class NoteKeeper:
     def _floors_of(
         self, partitions: Iterable[TopicIdPartition]
     ) -> Mapping[TopicIdPartition, Floor]:
-        """Floors of those partitions that have no records left."""
+        """Floors of those partitions whose log start has moved since the last time."""
         floors: dict[TopicIdPartition, Floor] = {}
         for partition in partitions:
             floor = self._floors(partition)
-            if floor is None or floor.log_start_offset < floor.high_watermark:
+            if floor is None or floor.log_start_offset == 0:
                 continue
-            if floor.high_watermark == 0 or self._floors_kept.get(partition) == floor:
+            kept = self._floors_kept.get(partition)
+            is_empty = floor.log_start_offset == floor.high_watermark
+            if kept == floor or (
+                kept is not None
+                and not is_empty
+                and kept.log_start_offset == floor.log_start_offset
+            ):
                 continue
             if self._topics(partition.topic_id) is not None:
                 floors[partition] = floor

@@ -212,9 +212,19 @@ async def test_of_what_is_gone_already_nothing_is_kept(scene: Scene) -> None:
     assert not await scene.notes_objects()
 
 
-async def test_where_a_partition_was_is_kept_when_its_last_records_go(scene: Scene) -> None:
+async def test_where_a_partition_begins_is_kept_when_that_moved(scene: Scene) -> None:
     keys = [await scene.write() for _ in range(3)]
     scene.floors[PLACE] = object_notes.Floor(3, 1)
+    await scene.delete(keys[0])
+    assert await scene.kept() == KeptNotes({TOPIC: FACTS}, floors=scene.floors)
+    scene.floors[PLACE] = object_notes.Floor(4, 1)
+    await scene.delete(keys[1])
+    assert len(await scene.notes_objects()) == 1
+
+
+async def test_where_a_partition_was_is_kept_when_its_last_records_go(scene: Scene) -> None:
+    keys = [await scene.write() for _ in range(3)]
+    scene.floors[PLACE] = object_notes.Floor(3, 0)
     await scene.delete(keys[0])
     assert await scene.kept() == KeptNotes({TOPIC: FACTS})
     scene.floors[PLACE] = object_notes.Floor(3, 3)
