@@ -60,6 +60,7 @@ async def open_web(
         stored=coordination.client.access_tokens,
         certificates=None if base.http_keys is None else base.http_keys.principals,
         delay=FailureDelay(base.config.sasl.failure_delay_ms, base.clock),
+        audit=base.audit,
         clock=base.clock,
         sleep=asyncio.sleep,
     )

@@ -11,6 +11,9 @@ clients ask so. It is served where nobody on the way can read along.
 
 Names that begin with `__` are the brokers', and nobody's here.
 
+The audit log has every token that is granted for a password, and every refusal. A request that
+brings a good token is no log-in.
+
 Failure case: what is refused is answered in one way for all causes, later and later for the same
 address (`diskless.sasl.failure_delay`); the log has the cause, a line a second at most.
 """
@@ -25,10 +28,11 @@ from urllib.parse import parse_qs, unquote_plus
 
 import structlog
 
+from diskless.audit.audit_log import SessionAudit
 from diskless.health.http_server import HttpAnswer, HttpRequest
 from diskless.listeners.certificate_names import PrincipalRules, subject_text
 from diskless.logs import Pace
-from diskless.ports import ClientInfo
+from diskless.ports import ANONYMOUS, ClientInfo
 from diskless.sasl.failure_delay import FailureDelay
 from diskless.sasl.mechanisms import AuthenticationFailed
 from diskless.sasl.oauth.tokens import TokenCheck
@@ -60,6 +64,7 @@ class HttpLogins:
         stored: Callable[[], AccessTokens],
         certificates: PrincipalRules | None,
         delay: FailureDelay,
+        audit: SessionAudit,
         clock: Clock,
         sleep: Sleep,
     ) -> None:
@@ -69,6 +74,7 @@ class HttpLogins:
         self._stored = stored
         self._certificates = certificates
         self._delay = delay
+        self._audit = audit
         self._clock = clock
         self._sleep = sleep
         self._failures = Pace()
@@ -82,7 +88,7 @@ class HttpLogins:
             return None
         if user is None or user.startswith(_RESERVED):
             return None
-        return ClientInfo(0, "http", request.peer, user, HTTP)
+        return _client(request.peer, user)
 
     async def _user(self, request: HttpRequest) -> str | None:
         """Raises AuthenticationFailed, ValueError for a certificate."""
@@ -128,6 +134,7 @@ class HttpLogins:
             )
             return _error(HTTPStatus.UNAUTHORIZED, "invalid_client")
         self._delay.succeeded(request.peer)
+        self._audit.logged_in(_client(request.peer, user), HTTP, is_again=False)
         answer = {
             "access_token": self._issued.issue(user),
             "issued_token_type": "urn:ietf:params:oauth:token-type:access_token",
@@ -145,6 +152,7 @@ class HttpLogins:
         return None
 
     async def _failed(self, peer: str, error: DisklessError) -> None:
+        self._audit.login_failed(_client(peer, ANONYMOUS), HTTP)
         suppressed = self._failures.take_turn(self._clock.monotonic())
         if suppressed is not None:
             _log.warning(
@@ -155,6 +163,10 @@ class HttpLogins:
                 suppressed=suppressed,
             )
         await self._sleep(self._delay.failed(peer))
+
+
+def _client(peer: str, user: str) -> ClientInfo:
+    return ClientInfo(0, "http", peer, user, HTTP)
 
 
 def _credentials(form: dict[str, list[str]], authorization: str) -> Sequence[tuple[str, str]]:

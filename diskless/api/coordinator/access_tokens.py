@@ -11,7 +11,9 @@ from typing import Any, Final
 
 from diskless.api.access import Access
 from diskless.api.coordinator.coordinator_operation import (
+    Call,
     RunningOperations,
+    client_api,
     coordinator_api,
 )
 from diskless.audit.audit_log import UNNOTED, Audit
@@ -49,12 +51,23 @@ def token_apis(
     def refused_list(of: ClientInfo, _: Any) -> DisklessError | None:
         return access.refused_cluster(of, AclOperation.DESCRIBE)
 
-    async def alter(
-        requests: Sequence[AlterAccessToken], timeout_ms: int
-    ) -> Sequence[DisklessError | None]:
-        now = now_ms()
-        stamped = [_checked(request, now) for request in requests]
-        return await client.call(ALTER_ACCESS_TOKENS_HERE, stamped, timeout_ms=timeout_ms)
+    def alter_for(of: ClientInfo) -> Call[Sequence[AlterAccessToken], DisklessError | None]:
+        async def alter(
+            requests: Sequence[AlterAccessToken], timeout_ms: int
+        ) -> Sequence[DisklessError | None]:
+            now = now_ms()
+            stamped = [_checked(request, now) for request in requests]
+            known = client.access_tokens()
+            altered = await client.call(ALTER_ACCESS_TOKENS_HERE, stamped, timeout_ms=timeout_ms)
+            for request, error in zip(stamped, altered, strict=True):
+                if error is None:
+                    # Who revokes names the id alone.
+                    token = known.get(request.token.token_id, request.token)
+                    api = "RevokeAccessToken" if request.is_revoked else "CreateAccessToken"
+                    access.audit.changed(of, api, f"token:{token.user}/{token.token_id}")
+            return altered
+
+        return alter
 
     async def listed(
         users: Sequence[str], timeout_ms: int
@@ -66,7 +79,7 @@ def token_apis(
         ]
 
     return [
-        coordinator_api(ALTER_ACCESS_TOKENS, alter, running, access, refusal=refusal),
+        client_api(ALTER_ACCESS_TOKENS, alter_for, running, access, refusal=refusal),
         coordinator_api(LIST_ACCESS_TOKENS, listed, running, access, refusal=refused_list),
     ]
 

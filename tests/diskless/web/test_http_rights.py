@@ -87,6 +87,7 @@ class Port(NamedTuple):
     issuer: Issuer
     certificates: Certificates
     address: tuple[str, int]
+    audit: Path
 
     def ask(
         self,
@@ -118,6 +119,15 @@ class Port(NamedTuple):
         body = urllib.parse.urlencode({**fields, **form})
         status, content = self.ask("/v1/oauth/tokens", method="POST", body=body)
         return status, json.loads(content)
+
+    def noted(self, principal: str, operation: str) -> list[tuple[str, str, str]]:
+        """Mechanism, result and resource of what the audit log has of it."""
+        notes = map(json.loads, self.audit.read_text().splitlines())
+        return [
+            (note["mechanism"], note["result"], note["resource"])
+            for note in notes
+            if (note["principal"], note["operation"]) == (f"User:{principal}", operation)
+        ]
 
     def token(self) -> str:
         status, answer = self.granted(USER, PASSWORD)
@@ -152,6 +162,7 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Port]:
         "sasl.oauthbearer.expected.audience": AUDIENCE,
         "authorizer": "acl",
         "super.users": "User:ANONYMOUS",
+        "audit.log.file": str(directory / "audit.jsonl"),
     }
     with LiveBroker(directory / "data", made) as broker:
         at = ["--bootstrap", broker.bootstrap]
@@ -163,7 +174,8 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Port]:
         assert base.catalogue is not None
         assert base.http is not None
         base.catalogue.open(Tables(json.dumps(METADATA).encode()))
-        yield Port(broker, issuer, certificates, ("localhost", base.http.port))
+        address = ("localhost", base.http.port)
+        yield Port(broker, issuer, certificates, address, directory / "audit.jsonl")
 
 
 PROTECTED = (
@@ -213,6 +225,7 @@ def test_a_password_gets_a_token_for_a_while(port: Port) -> None:
     assert (answer["token_type"], answer["expires_in"]) == ("bearer", 3_600)
     assert port.ask("/v1/config", answer["access_token"])[0] == 200
     assert PASSWORD not in answer["access_token"]
+    until(lambda: ("HTTP", "ok", "") in port.noted(USER, "login"), "a note of the log-in")
     for encode in (str, urllib.parse.quote_plus):
         basic = base64.b64encode(f"{encode(USER)}:{encode(PASSWORD)}".encode()).decode()
         status, _ = port.ask(
@@ -236,6 +249,8 @@ def test_a_refused_password_is_told_the_same_whatever_the_cause(port: Port) -> N
     assert {json.dumps(answer) for _, answer in answers} == {
         json.dumps({"error": "invalid_client", "error_description": "invalid client"})
     }
+    refused = ("HTTP", "failed", "")
+    until(lambda: refused in port.noted("ANONYMOUS", "login"), "a note of a refusal")
     assert port.granted(USER, PASSWORD, grant_type="password")[0] == 400
     assert port.ask("/v1/oauth/tokens", method="POST", body="\xff")[0] in (400, 401)
     assert port.ask("/v1/oauth/tokens", method="POST", body="x" * 9_000)[0] == 413
@@ -284,6 +299,13 @@ def test_tokens_are_made_listed_and_revoked(
     assert token("revoke", name) == 1
     assert token("revoke", USER) == 0
     until(lambda: port.ask("/v1/config", second)[0] == 401, "the end of a token")
+    ids = [made.split("_")[1] for made in (first, second)]
+    for operation in ("CreateAccessToken", "RevokeAccessToken"):
+        wanted = [("", "ok", f"token:{USER}/{each}") for each in ids]
+        until(
+            lambda: port.noted("ANONYMOUS", operation) == wanted,  # noqa: B023
+            f"notes of {operation}",
+        )
     for refused in (("__broker",), (USER, "--days", "0"), (USER, "--days", "1000")):
         assert token("create", *refused) == 1
     # The log has what it needs to know a token by, and not the token.
