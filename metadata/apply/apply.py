@@ -31,6 +31,7 @@ from metadata.apply.apply_topics import (
     set_columns,
     set_configs,
 )
+from metadata.apply.apply_transactions import apply_transaction
 from metadata.apply.apply_users import apply_user
 from metadata.apply.transaction import StateTransaction
 from metadata.log.log import MetadataRecordBatch
@@ -55,6 +56,7 @@ from metadata.records.rewrites import (
 )
 from metadata.records.sinks import SinkRecord
 from metadata.records.tables import TableCommittedRecord
+from metadata.records.transactions import TransactionRecord
 from metadata.records.users import UserRecord
 from metadata.state.image import Changes, CommittedImage
 from metadata.state.schema import PRODUCER_IDS
@@ -136,6 +138,8 @@ class RecordApplier:
                 apply_user(transaction, record)
             case _ if isinstance(record, SinkRecord):
                 apply_sink(transaction, record)
+            case _ if isinstance(record, TransactionRecord):
+                apply_transaction(transaction, self._groups, offset, record)
             case RewritePlannedRecord() | SegmentRewrittenRecord() | RewriteEndedRecord():
                 apply_rewrite(transaction, deletions, offset, record, timestamp_ms)
             case _:

@@ -23,6 +23,7 @@ from metadata.apply.apply_few import (
     apply_few,
     producer_after,
 )
+from metadata.apply.apply_transactions import open_in_partitions
 from metadata.apply.transaction import StateTransaction, partition_columns
 from metadata.operations import TOMBSTONE
 from metadata.records.file_committed import CommittedBatches, FileCommittedRecord
@@ -47,8 +48,9 @@ from metadata.state.schema import (
     pack_owners,
 )
 from metadata.state.state_hash import sum_of
+from metadata.transaction_operations import OpenTransaction
 from wal.columns import FEW_MAX, Int64s, column, tuples
-from wal.coordinates import ObjectKey, TopicIdPartition
+from wal.coordinates import NO_TRANSACTION, ObjectKey, TopicIdPartition
 from wal.errors import CorruptState
 
 APPENDS_IN_LOOP_MAX: Final = 4 * FEW_MAX
@@ -93,11 +95,15 @@ class FileCommits:
             live_rows, live_bytes = self._append_runs(file_id, batches, partitions)
             self._append_to_producers(batches, partitions)
             answer = pack_answer(_answer(record, batches, partitions))
+            if (batches.transaction_number != NO_TRANSACTION).any():
+                open_in_partitions(state, _opened(batches, partitions))
         else:
             few = apply_few(state, file_id, record)
             live_rows, live_bytes, answer = len(few.rows), few.size_bytes, few.answer
             self._batches += few.rows
             self._append_few(few.producers)
+            if few.opened:
+                open_in_partitions(state, few.opened)
         owners = record.owner_ids
         is_owner = not owners or owners[0] == state.coordinator_id
         is_owner |= self._was_handed_over(record.object_key)
@@ -328,6 +334,29 @@ class FileCommits:
                 for key, state in zip(keys, states, strict=True)
             ]
         return states
+
+
+def _opened(
+    batches: CommittedBatches, partitions: Sequence[PartitionState]
+) -> Sequence[tuple[TopicIdPartition, OpenTransaction]]:
+    """The first batch of every (partition, producer, transaction), in their order."""
+    which = np.flatnonzero(batches.transaction_number != NO_TRANSACTION)
+    runs = np.repeat(np.arange(len(partitions)), batches.run_lengths)[which]
+    ids = column([partition.id for partition in partitions])[runs]
+    producers, numbers = batches.producer_id[which], batches.transaction_number[which]
+    _, firsts = np.unique(np.stack((ids, producers, numbers)), axis=1, return_index=True)
+    firsts.sort()
+    columns = (
+        ids[firsts],
+        batches.base_offset[which][firsts],
+        producers[firsts],
+        batches.producer_epoch[which][firsts],
+        numbers[firsts],
+        batches.log_append_time_ms[which][firsts],
+    )
+    opened = tuples(OpenTransaction, *(values.tolist() for values in columns))
+    names = [batches.partitions[run] for run in runs[firsts].tolist()]
+    return [*zip(names, opened, strict=True)]
 
 
 def _first_repeated(ids: Sequence[int], first: int) -> int:

@@ -24,10 +24,14 @@ import numpy as np
 from metadata.apply.transaction import StateTransaction
 from metadata.records.records import RecordsDeletedRecord
 from metadata.state.schema import (
+    ABORTED_TRANSACTIONS,
     BATCHES,
+    CLOSED_TRANSACTIONS,
     FILES,
     LEFT_SEGMENTS,
+    MARKERS,
     NOT_DELETABLE,
+    OPEN_TRANSACTIONS,
     PRODUCER_STATES,
     SEGMENTS,
     SWEPT,
@@ -64,10 +68,6 @@ _FIRST_BASE_OFFSET: Final = (
     "SELECT base_offset FROM batches WHERE partition = ? AND last_offset >= ? "
     "ORDER BY last_offset LIMIT 1"
 )
-_PRODUCER_SUMS: Final = (
-    f"SELECT count(*), {_SUMS.format('producer_states')} FROM producer_states "
-    f"WHERE {_RANGE.format('producer_states', 'producer_id')}"
-)
 _SELECT_FILES: Final = (
     f"SELECT {', '.join(FILES.columns)} FROM files WHERE id IN (SELECT value FROM json_each(?))"
 )
@@ -89,10 +89,34 @@ def _nth_key(table: StateTable, key: str) -> str:
 
 _DELETE_BATCHES: Final = _delete_range(BATCHES, "last_offset")
 _DELETE_SEGMENTS: Final = _delete_range(SEGMENTS, "last_offset")
-_DELETE_PRODUCERS: Final = _delete_range(PRODUCER_STATES, "producer_id")
 _NTH_BATCH: Final = _nth_key(BATCHES, "last_offset")
 _NTH_SEGMENT: Final = _nth_key(SEGMENTS, "last_offset")
-_NTH_PRODUCER: Final = _nth_key(PRODUCER_STATES, "producer_id")
+
+
+class _KeyedRows(NamedTuple):
+    """Rows of a table by partition and a number, both ends of a range included."""
+
+    nth: str
+    sums: str
+    delete: str
+
+
+def _keyed_rows(table: StateTable, key: str) -> _KeyedRows:
+    return _KeyedRows(
+        _nth_key(table, key),
+        f"SELECT count(*), {_SUMS.format(table.name)} FROM {table.name} "
+        f"WHERE {_RANGE.format(table.name, key)}",
+        _delete_range(table, key),
+    )
+
+
+_PRODUCERS: Final = _keyed_rows(PRODUCER_STATES, "producer_id")
+_OF_TRANSACTIONS: Final = (
+    _keyed_rows(OPEN_TRANSACTIONS, "first_offset"),
+    _keyed_rows(CLOSED_TRANSACTIONS, "producer_id"),
+    _keyed_rows(MARKERS, "offset"),
+    _keyed_rows(ABORTED_TRANSACTIONS, "marker_offset"),
+)
 
 
 class Dropped(NamedTuple):
@@ -168,9 +192,10 @@ class RowDeletions:
             left -= self.drop_segments(partition, 0, last, timestamp_ms, None).rows
             if left <= 0:
                 return
-            left -= self._drop_producers(partition, self._nth(_NTH_PRODUCER, partition, left))
-            if left <= 0:
-                return
+            for rows in (_PRODUCERS, *_OF_TRANSACTIONS):
+                left -= self._drop_rows(rows, partition, self._nth(rows.nth, partition, left))
+                if left <= 0:
+                    return
             self._driver.execute(_DELETE_SWEPT, (partition,))
             self._state.subtract(SWEPT.checksum((partition,)))
             left -= SWEPT_PARTITION_ROWS
@@ -221,11 +246,11 @@ class RowDeletions:
         ]
         self._driver.executemany(LEFT_SEGMENTS.insert_sql, rows)
 
-    def _drop_producers(self, partition_id: int, last: int) -> int:
+    def _drop_rows(self, rows: _KeyedRows, partition_id: int, last: int) -> int:
         bounds = (partition_id, 0, last)
-        count, low, high = self._driver.execute(_PRODUCER_SUMS, bounds).fetchone()
+        count, low, high = self._driver.execute(rows.sums, bounds).fetchone()
         if count:
-            self._driver.execute(_DELETE_PRODUCERS, bounds)
+            self._driver.execute(rows.delete, bounds)
             self._state.subtract((high << 32) + low)
         return int(count)
 

@@ -14,7 +14,8 @@ from metadata.state.commit_answer import BatchAnswer, pack_answers
 from metadata.state.image import PartitionState
 from metadata.state.producer_state import ProducerBatch, ProducerState, state_after
 from metadata.state.schema import BATCHES, Row
-from wal.coordinates import TopicIdPartition
+from metadata.transaction_operations import OpenTransaction
+from wal.coordinates import NO_TRANSACTION, TopicIdPartition
 from wal.errors import CorruptState
 
 COALESCED_BYTES_MAX: Final = 1 << 20
@@ -42,6 +43,8 @@ class FewBatches(NamedTuple):
     size_bytes: int
     answer: bytes
     producers: Sequence[ProducerAppend]
+    opened: Sequence[tuple[TopicIdPartition, OpenTransaction]]
+    """The batches of transactions, each as if it was the first one of its own."""
 
 
 class _Run:
@@ -67,13 +70,15 @@ class _Run:
 
     def end(self, state: StateTransaction) -> None:
         before = self._partition
-        *front, _, planned_end, unplanned_bytes, live_bytes = before
+        *front, _, planned_end, unplanned_bytes, live_bytes, first_open, last_marker = before
         after = (
             *front,
             self._end,
             planned_end,
             unplanned_bytes + self._bytes,
             live_bytes + self._bytes,
+            first_open,
+            last_marker,
         )
         state.put_partition(self._name, before, PartitionState._make(after))
 
@@ -83,6 +88,7 @@ def apply_few(state: StateTransaction, file_id: int, record: FileCommittedRecord
     rows: list[list[int]] = []
     answers = _refused(record)
     producers: list[ProducerAppend] = []
+    opened: list[tuple[TopicIdPartition, OpenTransaction]] = []
     run: _Run | None = None
     name: TopicIdPartition | None = None
     partition_id = log_start = size = 0
@@ -103,10 +109,13 @@ def apply_few(state: StateTransaction, file_id: int, record: FileCommittedRecord
         _answer(record, answers, batch, log_start)
         if batch.producer_id >= 0:
             producers.append(_append(partition_id, batch))
+        if batch.transaction_number != NO_TRANSACTION:
+            opened.append((batch.partition, _open(partition_id, batch)))
     if run is not None:
         run.end(state)
     packed = pack_answers([answer for answer in answers if answer is not None])
-    return FewBatches([state.added(BATCHES, *row) for row in rows], size, packed, producers)
+    stored = [state.added(BATCHES, *row) for row in rows]
+    return FewBatches(stored, size, packed, producers, opened)
 
 
 def _is_coalesced(row: list[int], batch: CommittedBatch) -> bool:
@@ -149,6 +158,17 @@ def _append(partition_id: int, batch: CommittedBatch) -> ProducerAppend:
         batch.base_sequence,
         batch.last_sequence,
         batch.base_offset,
+        batch.log_append_time_ms,
+    )
+
+
+def _open(partition_id: int, batch: CommittedBatch) -> OpenTransaction:
+    return OpenTransaction(
+        partition_id,
+        batch.base_offset,
+        batch.producer_id,
+        batch.producer_epoch,
+        batch.transaction_number,
         batch.log_append_time_ms,
     )
 

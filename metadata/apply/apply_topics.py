@@ -11,6 +11,7 @@ from sqlalchemy import select
 
 from metadata.apply.apply_deletions import RowDeletions
 from metadata.apply.apply_tables import forget_table
+from metadata.apply.apply_transactions import forget_open
 from metadata.apply.transaction import StateTransaction
 from metadata.operations import CATALOGUE, TopicColumns, TopicDescription
 from metadata.records.records import (
@@ -174,6 +175,7 @@ def delete_topic(
     for key in [*transaction.image.producers, *transaction.changes.producers]:
         if key[0] in partition_ids:
             transaction.changes.producers[key] = None
+    forget_open(transaction, partition_ids)
     for plan in transaction.plans():
         if plan.partition.topic_id == record.topic_id:
             transaction.changes.plans[plan.object_key] = None

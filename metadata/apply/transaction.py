@@ -40,7 +40,13 @@ from wal.crc import crc32c
 from wal.errors import CorruptState
 
 _UPDATE_PARTITION: Final = PARTITIONS.update_sql(
-    "log_start_offset", "high_watermark", "planned_end_offset", "unplanned_bytes", "live_bytes"
+    "log_start_offset",
+    "high_watermark",
+    "planned_end_offset",
+    "unplanned_bytes",
+    "live_bytes",
+    "first_open_offset",
+    "last_marker_offset",
 )
 _UPSERT_APPLIED: Final = compiled(APPLIED.insert().prefix_with("OR REPLACE"))
 _ALL_BITS: Final = 0xFFFFFFFF

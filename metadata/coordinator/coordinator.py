@@ -33,7 +33,7 @@ from metadata.replica.replica import Replica
 from metadata.retention_settings import DEFAULT_RETENTION, RetentionSettings
 from metadata.rules.acls import decide_create_acls, decide_delete_acls
 from metadata.rules.brokers import decide_register_broker, decide_unregister_brokers
-from metadata.rules.commit import Decision, check_commit, decide_commits, producers_of
+from metadata.rules.commit import Decision, check_commit, closed_of, decide_commits, producers_of
 from metadata.rules.commit_request import CheckedCommit
 from metadata.rules.files import (
     check_file_keys,
@@ -273,6 +273,7 @@ class PartitionCoordinator:
             producers=lambda view: [
                 key for commit in commits for key in producers_of(commit, view)
             ],
+            closed=lambda view: [key for commit in commits for key in closed_of(commit, view)],
         )
 
     async def commit_sink(self, request: CommitSink) -> SinkCommit:

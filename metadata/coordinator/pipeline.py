@@ -42,6 +42,7 @@ from metadata.rules.commit import Decision
 from metadata.state.file_queries import look_up
 from metadata.state.image import ProducerKey
 from metadata.state.speculative import SpeculativeView
+from metadata.transaction_operations import ClosedKey
 from wal.clock import Clock
 from wal.coordinates import ObjectKey
 from wal.errors import (
@@ -73,6 +74,7 @@ class _Operation:
     answer: asyncio.Future[Any]
     object_keys: Sequence[ObjectKey] = ()
     producers: Callable[[SpeculativeView], Sequence[ProducerKey]] | None = None
+    closed: Callable[[SpeculativeView], Sequence[ClosedKey]] | None = None
     row_count: int = 0
     """What it walks while it decides, where that may be much."""
 
@@ -199,12 +201,15 @@ class Pipeline:
         *,
         object_keys: Sequence[ObjectKey] = (),
         producers: Callable[[SpeculativeView], Sequence[ProducerKey]] | None = None,
+        closed: Callable[[SpeculativeView], Sequence[ClosedKey]] | None = None,
         row_count: int = 0,
     ) -> _Answer:
         """Queue an operation and wait for its answer; waits when too many are queued already."""
         answer: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
         self.refuse_when_stopped()
-        await self._waiting.put(_Operation(decide, answer, object_keys, producers, row_count))
+        await self._waiting.put(
+            _Operation(decide, answer, object_keys, producers, closed, row_count)
+        )
         if not answer.done():
             # It may have stopped while this call waited for room in a queue nobody empties now.
             self.refuse_when_stopped()
@@ -255,18 +260,24 @@ class Pipeline:
             view.start_look_up()
             missing = [*self._unknown_producers(operations)]
             asked = [key for key in keys if view.may_be_stored(key)]
-            if not asked and not missing:
+            closed = self._unknown_closed(operations)
+            if not asked and not missing and not closed:
                 return
             found = await self._replica.state.read(
                 partial(
                     look_up,
                     keys=asked,
                     producers=missing,
+                    closed=closed,
                     with_newest=not view.knows_newest_file,
                 )
             )
             view.finish_look_up(*found)
-            if self._steady.is_set() and not self._unknown_producers(operations):
+            if (
+                self._steady.is_set()
+                and not self._unknown_producers(operations)
+                and not self._unknown_closed(operations)
+            ):
                 return
 
     def _unknown_producers(self, operations: Sequence[_Operation]) -> set[ProducerKey]:
@@ -275,6 +286,16 @@ class Pipeline:
         for operation in operations:
             if operation.producers is not None:
                 unknown |= self._view.unknown_producers(operation.producers(self._view))
+        return unknown
+
+    def _unknown_closed(self, operations: Sequence[_Operation]) -> set[ClosedKey]:
+        """The same of what was closed."""
+        unknown: set[ClosedKey] = set()
+        for operation in operations:
+            if operation.closed is not None:
+                keys = operation.closed(self._view)
+                if keys:
+                    unknown |= self._view.transactions.unknown(keys)
         return unknown
 
     def _decide(self, number: int, operations: list[_Operation]) -> _Group:

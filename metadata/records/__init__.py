@@ -5,7 +5,7 @@
   what is stored of passwords
 - `rewrites`: segments that are merged or compacted
 - `tables`: the pointers of tables, and as they are stored: `stored_tables`
-- `sinks`: the last batches of sinks that stage objects
+- `sinks`: the last batches of sinks that stage objects. `transactions`: what becomes of them
 - `file_committed`: the large one, column by column, with `columns` for its integers
 - `segment_identity`: when two segments are the same
 """

@@ -95,3 +95,21 @@ def read_column(reader: FieldReader, count: int | None) -> Int64s:
         entries = np.frombuffer(reader.data, np.uint8, found * width, start)
         words[:, :width] = entries.reshape(found, width)
     return total(words.view("<i8").reshape(found).astype(np.int64, copy=False), smallest)
+
+
+def gaps(starts: Int64s, sizes: Int64s, run_starts: Int64s) -> Int64s:
+    """How far each extent starts behind the end of the one before it; 0 at `run_starts`."""
+    gaps = np.zeros(len(starts), np.int64)
+    gaps[1:] = difference(starts[1:], total(starts[:-1], sizes[:-1]))
+    gaps[run_starts] = 0
+    return gaps
+
+
+def running(numbers: Int64s) -> Int64s:
+    """Running totals modulo 2**64, each with its own number."""
+    return np.cumsum(numbers.view(np.uint64)).view(np.int64)
+
+
+def before(numbers: Int64s) -> Int64s:
+    """Running totals modulo 2**64, each without its own number."""
+    return difference(running(numbers), numbers)

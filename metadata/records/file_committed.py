@@ -30,6 +30,8 @@ metadata/records/columns.py):
     tag section
       tag 1001  Positions  column   per accepted batch, its position in the request less its place
                                     here; left out when all are 0
+      tag 1002  TransactionNumbers  column   per accepted batch, which transaction of its producer
+                                    it belongs to, or -1; left out when all are -1
       tags 1004 … 1008          only when batches were refused, one entry per refused batch:
                 RefusedPosition column (leading), ErrorCode column, DuplicateOffset column,
                 DuplicateAppendTime column, LogStartOffset column
@@ -48,10 +50,20 @@ from uuid import UUID
 
 import numpy as np
 
-from metadata.records.columns import difference, pack_column, pack_numbers, read_column, total
+from metadata.records.columns import (
+    before,
+    difference,
+    gaps,
+    pack_column,
+    pack_numbers,
+    read_column,
+    running,
+    total,
+)
 from wal.columns import FEW_MAX, Columns, Int64s, column, tuples
 from wal.coordinates import (
     NO_SEQUENCE,
+    NO_TRANSACTION,
     SEQUENCE_MASK,
     ByteOffset,
     ObjectKey,
@@ -71,6 +83,7 @@ from wal.wire.fields import (
 )
 
 POSITIONS_TAG: Final = 1001
+TRANSACTION_NUMBERS_TAG: Final = 1002
 REFUSED_TAGS: Final = range(1004, 1009)
 """One per field of RefusedBatch."""
 
@@ -100,6 +113,7 @@ class CommittedBatch(NamedTuple):
     producer_epoch: int
     base_sequence: int
     last_sequence: int
+    transaction_number: int = NO_TRANSACTION
 
 
 _BITS: Final = {
@@ -135,6 +149,7 @@ class CommittedBatches(Columns[CommittedBatch]):
     producer_epoch: Int64s
     base_sequence: Int64s
     last_sequence: Int64s
+    transaction_number: Int64s
 
     @classmethod
     def of(cls, batches: Sequence[CommittedBatch]) -> "CommittedBatches":
@@ -142,7 +157,7 @@ class CommittedBatches(Columns[CommittedBatch]):
         if isinstance(batches, CommittedBatches):
             return batches
         runs = [(place, len([*run])) for place, run in groupby(batches, lambda batch: batch[0])]
-        columns = [*zip(*batches, strict=True)][1:] if batches else [()] * 13
+        columns = [*zip(*batches, strict=True)][1:] if batches else [()] * 14
         return cls(
             partitions=[place for place, _ in runs],
             run_lengths=column(length for _, length in runs),
@@ -252,9 +267,9 @@ def _columns(record: FileCommittedRecord, batches: CommittedBatches) -> _Encoded
         pack_column(batches.base_offset[starts]),
         INT32.pack(int(batches.byte_offset[0]) if len(batches) else 0),
         pack_column(batches.byte_size, is_leading=True),
-        pack_column(_gaps(batches.byte_offset, batches.byte_size, starts[:1])),
+        pack_column(gaps(batches.byte_offset, batches.byte_size, starts[:1])),
         pack_column(span),
-        pack_column(_gaps(batches.base_offset, total(span, 1), starts)),
+        pack_column(gaps(batches.base_offset, total(span, 1), starts)),
         pack_column(difference(batches.log_append_time_ms, record.committed_at_ms)),
         pack_column(difference(batches.max_timestamp_ms, record.committed_at_ms)),
         pack_column(batches.magic),
@@ -267,7 +282,11 @@ def _columns(record: FileCommittedRecord, batches: CommittedBatches) -> _Encoded
         ),
     )
     moved = difference(batches.position, np.arange(len(batches)))
-    return batches.partitions, (*body, _tags(record, pack_column(moved) if moved.any() else b""))
+    numbers = batches.transaction_number
+    positions = pack_column(moved) if moved.any() else b""
+    transactions = pack_column(numbers) if (numbers != NO_TRANSACTION).any() else b""
+    tags = _tags(record, positions, transactions)
+    return batches.partitions, (*body, tags)
 
 
 def _few_columns(record: FileCommittedRecord, batches: Sequence[CommittedBatch]) -> _Encoded:
@@ -316,6 +335,10 @@ def _few_columns(record: FileCommittedRecord, batches: Sequence[CommittedBatch])
         zip(*computed, strict=True) if computed else [()] * 7
     )
     magic, byte_size, kind, *producers = (stored[place] for place in _STORED_AS_THEY_ARE)
+    numbers = stored[-1]
+    has_any = any(number != NO_TRANSACTION for number in numbers)
+    transactions = pack_numbers(numbers) if has_any else b""
+    tags = _tags(record, pack_numbers(moved) if any(moved) else b"", transactions)
     body = (
         pack_numbers(indexes, is_leading=True),
         pack_numbers(run_lengths),
@@ -332,20 +355,12 @@ def _few_columns(record: FileCommittedRecord, batches: Sequence[CommittedBatch])
         *map(pack_numbers, producers),
         pack_numbers(sequence_gaps),
     )
-    return partitions, (*body, _tags(record, pack_numbers(moved) if any(moved) else b""))
+    return partitions, (*body, tags)
 
 
-_STORED_AS_THEY_ARE: Final = [
-    CommittedBatch._fields.index(name)
-    for name in (
-        "magic",
-        "byte_size",
-        "timestamp_type",
-        "producer_id",
-        "producer_epoch",
-        "base_sequence",
-    )
-]
+_OF_BATCH: Final = ("magic", "byte_size", "timestamp_type")
+_OF_PRODUCER: Final = ("producer_id", "producer_epoch", "base_sequence")
+_STORED_AS_THEY_ARE: Final = [*map(CommittedBatch._fields.index, (*_OF_BATCH, *_OF_PRODUCER))]
 
 
 _LIMITS: Final = tuple((name, _BITS.get(name, 64)) for name in CommittedBatch._fields[1:])
@@ -364,20 +379,14 @@ def _check_indexes(indexes: Sequence[int]) -> None:
         raise ValueError("a partition index has more than 32 bits")
 
 
-def _tags(record: FileCommittedRecord, moved: bytes) -> bytes:
+def _tags(record: FileCommittedRecord, moved: bytes, transactions: bytes) -> bytes:
     fields = {POSITIONS_TAG: moved} if moved else {}
+    if transactions:
+        fields[TRANSACTION_NUMBERS_TAG] = transactions
     if record.refused:
         for tag, numbers in zip(REFUSED_TAGS, zip(*record.refused, strict=True), strict=True):
             fields[tag] = pack_numbers(numbers, is_leading=tag == REFUSED_TAGS[0])
     return tag_section(fields)
-
-
-def _gaps(starts: Int64s, sizes: Int64s, run_starts: Int64s) -> Int64s:
-    """How far each extent starts behind the end of the one before it; 0 at `run_starts`."""
-    gaps = np.zeros(len(starts), np.int64)
-    gaps[1:] = difference(starts[1:], total(starts[:-1], sizes[:-1]))
-    gaps[run_starts] = 0
-    return gaps
 
 
 def _last_sequences(base_sequence: Int64s, span: Int64s) -> Int64s:
@@ -420,10 +429,13 @@ def decode_file_committed(reader: FieldReader) -> FileCommittedRecord:
         read_column(reader, count) for _ in range(6)
     )
     moved = np.zeros(count, np.int64)
+    transaction_number = np.full(count, NO_TRANSACTION)
     refused: list[Int64s] = []
     for tag, content in reader.tags():
         if tag == POSITIONS_TAG:
             moved = read_column(content, count)
+        elif tag == TRANSACTION_NUMBERS_TAG:
+            transaction_number = read_column(content, count)
         elif tag in REFUSED_TAGS:
             if tag != REFUSED_TAGS[len(refused)]:
                 raise reader.corrupt(f"tag {tag} without those before it")
@@ -435,14 +447,14 @@ def decode_file_committed(reader: FieldReader) -> FileCommittedRecord:
         raise reader.corrupt(f"only {len(refused)} fields of refused batches")
     starts = np.cumsum(run_lengths) - run_lengths
     # Where each batch would start if its run began at 0; then every run is moved to its offset.
-    place = total(_before(total(span, 1)), _running(offset_gap))
+    place = total(before(total(span, 1)), running(offset_gap))
     base_offset = total(place, np.repeat(difference(first_offset, place[starts]), run_lengths))
     batches = CommittedBatches(
         partitions=_partitions(topics, indexes.tolist()),
         run_lengths=run_lengths,
         position=total(moved, np.arange(count)),
         magic=magic,
-        byte_offset=total(total(_before(byte_size), _running(byte_gap)), first_byte),
+        byte_offset=total(total(before(byte_size), running(byte_gap)), first_byte),
         byte_size=byte_size,
         base_offset=base_offset,
         last_offset=total(base_offset, span),
@@ -453,6 +465,7 @@ def decode_file_committed(reader: FieldReader) -> FileCommittedRecord:
         producer_epoch=producer_epoch,
         base_sequence=base_sequence,
         last_sequence=total(sequence_gap, _last_sequences(base_sequence, span)),
+        transaction_number=transaction_number,
     )
     try:
         batches.check()
@@ -469,16 +482,6 @@ def decode_file_committed(reader: FieldReader) -> FileCommittedRecord:
         refused=_refused(refused),
         request_digest=request_digest,
     )
-
-
-def _running(numbers: Int64s) -> Int64s:
-    """Running totals modulo 2**64, each with its own number."""
-    return np.cumsum(numbers.view(np.uint64)).view(np.int64)
-
-
-def _before(numbers: Int64s) -> Int64s:
-    """Running totals modulo 2**64, each without its own number."""
-    return difference(_running(numbers), numbers)
 
 
 def _partitions(

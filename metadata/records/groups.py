@@ -54,7 +54,7 @@ class CommittedOffset(NamedTuple):
     """When it expires, if the client itself said so."""
 
 
-_OFFSET: Final = layout(
+OFFSET_LAYOUT: Final = layout(
     CommittedOffset, "partition", "offset", "leader_epoch", "commit_ms", "expire_ms", "metadata"
 )
 
@@ -64,7 +64,7 @@ class OffsetsCommittedRecord:
     """The group's offsets of these partitions; each replaces what was committed before."""
 
     group_id: str
-    offsets: Annotated[Sequence[CommittedOffset], array(_OFFSET)]
+    offsets: Annotated[Sequence[CommittedOffset], array(OFFSET_LAYOUT)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,5 +109,5 @@ GROUP_RECORDS: Final[Mapping[int, type[Any]]] = {
     1023: GroupDeletedRecord,
 }
 
-encode_offset: Final = _OFFSET.write
+encode_offset: Final = OFFSET_LAYOUT.write
 """One entry of OffsetsCommitted. Raises: struct.error, ValueError (it does not fit)."""

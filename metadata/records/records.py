@@ -43,6 +43,7 @@ Records of our own, api keys from 1000:
     1045 TopicColumns          TopicId uuid, Version int64, Basis bytes, Columns bytes
     1050, 1051                 metadata/records/sinks.py
     1060 … 1062                metadata/records/rewrites.py
+    1070 … 1077                metadata/records/transactions.py
 
 Called by the coordinator (encode), its state (decode while replaying) and `metadata dump`. Encoding
 raises ValueError for a number that its field cannot hold; decoding raises nothing but CorruptLog.
@@ -67,6 +68,7 @@ from metadata.records.groups import GROUP_RECORDS, GroupRecord
 from metadata.records.rewrites import REWRITE_RECORDS, RewriteRecord
 from metadata.records.sinks import SINK_RECORDS, SinkRecord
 from metadata.records.tables import TABLE_RECORDS, TableRecord
+from metadata.records.transactions import TRANSACTION_RECORDS, TransactionRecord
 from metadata.records.users import USER_RECORDS, UserRecord
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.errors import CorruptLog
@@ -182,6 +184,7 @@ MetadataRecord = (
     | RewriteRecord
     | SinkRecord
     | TableRecord
+    | TransactionRecord
 )
 
 
@@ -256,6 +259,7 @@ _KINDS: Final[Mapping[int, type[Any]]] = {
     **REWRITE_RECORDS,
     **SINK_RECORDS,
     **TABLE_RECORDS,
+    **TRANSACTION_RECORDS,
     1045: TopicColumnsRecord,
 }
 _LAYOUTS: Final = {api_key: layout(kind) for api_key, kind in _KINDS.items()}

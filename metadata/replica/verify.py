@@ -33,6 +33,7 @@ from metadata.state.image import CommittedImage
 from metadata.state.state import STATE_FILE, Applied, StateDatabase, load_image
 from metadata.state.state_check import verified_position
 from metadata.state.state_file import remove_database
+from metadata.transaction_operations import GROUP_PARTITION, NO_OFFSET
 from wal.coordinates import ObjectKey
 from wal.crc import crc32c
 from wal.errors import CorruptData, CorruptObject, CorruptState, StorageFailed
@@ -252,6 +253,7 @@ def _partitions(connection: Connection) -> Iterable[Violation]:
             [
                 *_spans(connection, schema.BATCHES, row.id),
                 *_spans(connection, schema.SEGMENTS, row.id),
+                *_markers(connection, row.id),
             ]
         )
         position: int | None = None
@@ -266,6 +268,14 @@ def _partitions(connection: Connection) -> Iterable[Violation]:
         end = row.log_start_offset if position is None else max(position, row.log_start_offset)
         if end != row.high_watermark:
             yield Violation(subject, f"extents end at {end}, the high watermark is not there")
+        opened = schema.OPEN_TRANSACTIONS.table.c
+        first_open = connection.execute(
+            select(func.coalesce(func.min(opened.first_offset), NO_OFFSET)).where(
+                opened.partition == row.id
+            )
+        ).scalar_one()
+        if first_open != row.first_open_offset:
+            yield Violation(subject, f"{first_open} is open, noted {row.first_open_offset}")
         unplanned = connection.execute(
             select(func.coalesce(func.sum(schema.BATCHES.table.c.byte_size), 0)).where(
                 schema.BATCHES.table.c.partition == row.id,
@@ -296,6 +306,13 @@ def _live_bytes(connection: Connection, partition: int, log_start_offset: int) -
         .where(segments.partition == partition, segments.last_offset >= log_start_offset)
     ).scalar_one()
     return int(rows + objects)
+
+
+def _markers(connection: Connection, partition: int) -> list[tuple[int, int]]:
+    """Each is the extent of its own offset."""
+    columns = schema.MARKERS.table.c
+    found = select(columns.offset).where(columns.partition == partition)
+    return [(offset, offset) for offset in connection.execute(found).scalars()]
 
 
 def _spans(connection: Connection, table: Any, partition: int) -> list[tuple[int, int]]:
@@ -393,10 +410,11 @@ def _stray_rows(connection: Connection) -> Iterable[Violation]:
         schema.SEGMENT_PLANS,
         schema.PRODUCER_STATES,
         schema.REWRITES,
+        *schema.OF_PARTITIONS,
     ):
         column = table.table.c.partition
         for partition in connection.execute(
-            select(column).distinct().where(column.not_in(known))
+            select(column).distinct().where(column.not_in(known), column != GROUP_PARTITION)
         ).scalars():
             yield Violation(f"partition id {partition}", f"has {table.name} but does not exist")
 

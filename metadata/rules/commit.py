@@ -17,13 +17,23 @@ from typing import Generic, NamedTuple, TypeVar
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.operations import BatchCommit, CommittedFile
 from metadata.records.records import FileCommittedRecord, MetadataRecord
-from metadata.rules.commit_columns import decide_columns, producers_of_columns
+from metadata.rules.commit_columns import (
+    closed_of_columns,
+    decide_columns,
+    producers_of_columns,
+)
 from metadata.rules.commit_request import CheckedCommit
 from metadata.rules.commit_request import check_commit as check_commit
-from metadata.rules.commit_rows import DecidedBatches, decide_rows, producers_of_rows
+from metadata.rules.commit_rows import (
+    DecidedBatches,
+    closed_of_rows,
+    decide_rows,
+    producers_of_rows,
+)
 from metadata.state.commit_answer import commits_of, unpack_answer
 from metadata.state.image import ProducerKey
 from metadata.state.speculative import FileStanding, KnownFile, SpeculativeView
+from metadata.transaction_operations import ClosedKey
 from wal.batch_extents import BatchExtents
 from wal.coordinates import BatchExtent, ObjectKey
 from wal.errors import DisklessError, ObjectExpired, Rejected
@@ -49,6 +59,14 @@ def producers_of(commit: CheckedCommit, view: SpeculativeView) -> Sequence[Produ
     if isinstance(batches, BatchExtents):
         return producers_of_columns(view, batches)
     return producers_of_rows(view, batches)
+
+
+def closed_of(commit: CheckedCommit, view: SpeculativeView) -> Sequence[ClosedKey]:
+    """Under which keys deciding `commit` needs what was closed, each once."""
+    batches = commit.batches
+    if isinstance(batches, BatchExtents):
+        return closed_of_columns(view, batches)
+    return closed_of_rows(view, batches)
 
 
 def decide_commits(
@@ -152,6 +170,8 @@ def accept(
     )
     view.put_partitions(decided.partitions)
     view.put_producers(decided.producers)
+    for opened in decided.opened:
+        view.transactions.put_open(opened, view.group)
     view.put_file(request.object_key, KnownFile(commit.digest, decided.packed, is_owner=is_owner))
     record = FileCommittedRecord(
         object_key=request.object_key,

@@ -11,7 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from metadata.records.file_committed import CommittedBatches, RefusedBatch
-from metadata.rules.commit_rows import UNKNOWN_PARTITION, DecidedBatches, with_high_watermark
+from metadata.rules.commit_rows import (
+    UNKNOWN_PARTITION,
+    DecidedBatches,
+    check_number,
+    with_high_watermark,
+)
 from metadata.state.commit_answer import REFUSAL_CODES, Answer, commits_of, pack_answer
 from metadata.state.image import ProducerKey
 from metadata.state.producer_state import (
@@ -30,8 +35,10 @@ from metadata.state.producer_state import (
     with_batch,
 )
 from metadata.state.speculative import SpeculativeView
+from metadata.transaction_operations import NO_OFFSET, ClosedKey, OpenTransaction
 from wal.batch_extents import BatchExtents
-from wal.columns import Int64s, column
+from wal.columns import Int64s, column, tuples
+from wal.coordinates import NO_TRANSACTION
 from wal.records.record_batch import MAGIC_V2
 
 _UNKNOWN: Final = -1
@@ -58,6 +65,21 @@ def producers_of_columns(view: SpeculativeView, columns: BatchExtents) -> Sequen
     states = view.partitions(columns.partitions)
     ids = column(_UNKNOWN if state is None else state.id for state in states)
     return _grouped(columns, ids).keys
+
+
+def closed_of_columns(view: SpeculativeView, columns: BatchExtents) -> Sequence[ClosedKey]:
+    """Under which keys deciding these batches needs what was closed."""
+    is_transactional = columns.transaction_number != NO_TRANSACTION
+    if not is_transactional.any():
+        return ()
+    ofs = columns.partition_of[is_transactional].tolist()
+    pairs = dict.fromkeys(zip(ofs, columns.producer_id[is_transactional].tolist(), strict=True))
+    states = view.partitions(columns.partitions)
+    return [
+        ClosedKey(state.id, producer_id)
+        for place, producer_id in pairs
+        if (state := states[place]) is not None
+    ]
 
 
 def _grouped(columns: BatchExtents, partition_ids: Int64s) -> ProducerGroups:
@@ -109,18 +131,53 @@ def decide_columns(
     if checked is not None:
         checked.give_offsets_to_duplicates(answer)
         producers = checked.states_after(is_accepted, base_offset, now_ms)
+    opened = []
+    if (columns.transaction_number != NO_TRANSACTION).any():
+        opened = _opened(view, columns, partition_ids, is_accepted, base_offset, now_ms)
+    first_offsets: dict[int, int] = {}
+    for one in opened:
+        first_offsets.setdefault(one.partition, one.first_offset)
     return DecidedBatches(
         accepted=_accepted(columns, np.flatnonzero(is_accepted), base_offset, now_ms),
         refused=_refused(answer, np.flatnonzero(~is_accepted)),
         commits=commits_of(answer, columns),
         packed=pack_answer(answer),
         partitions={
-            partition: with_high_watermark(state, end)
+            partition: with_high_watermark(state, end, first_offsets.get(state.id, NO_OFFSET))
             for partition, state, end in zip(columns.partitions, states, ends.tolist(), strict=True)
             if state is not None and end > state.high_watermark
         },
         producers=producers,
+        opened=opened,
     )
+
+
+def _opened(
+    view: SpeculativeView,
+    columns: BatchExtents,
+    partition_ids: Int64s,
+    is_accepted: _Bools,
+    base_offset: Int64s,
+    now_ms: int,
+) -> list[OpenTransaction]:
+    """The transactions that begin, in the order of the file."""
+    which = np.flatnonzero(is_accepted & (columns.transaction_number != NO_TRANSACTION))
+    partitions = partition_ids[columns.partition_of[which]]
+    producers = columns.producer_id[which]
+    _, firsts = np.unique(np.stack((partitions, producers)), axis=1, return_index=True)
+    firsts.sort()
+    first = which[firsts]
+    begun = tuples(
+        OpenTransaction,
+        partitions[firsts].tolist(),
+        base_offset[first].tolist(),
+        producers[firsts].tolist(),
+        columns.producer_epoch[first].tolist(),
+        columns.transaction_number[first].tolist(),
+        [now_ms] * len(first),
+    )
+    known = view.transactions.open_transaction
+    return [one for one in begun if known((one.partition, one.producer_id)) is None]
 
 
 def _assign(
@@ -162,6 +219,7 @@ def _accepted(
         producer_epoch=columns.producer_epoch,
         base_sequence=columns.base_sequence,
         last_sequence=columns.last_sequence,
+        transaction_number=columns.transaction_number,
     )
 
 
@@ -242,7 +300,11 @@ def _check_producers(
     batches = _batches(columns, which, starts)
     of_same_file: list[tuple[int, int]] = []
     ends = batches.ends
-    for group in np.flatnonzero(~all_follow(states, batches)).tolist():
+    not_in_transaction = _check_numbers(view, columns, groups)
+    to_check = ~all_follow(states, batches)
+    if not_in_transaction.any():
+        to_check |= np.logical_or.reduceat(not_in_transaction[which] != 0, starts)
+    for group in np.flatnonzero(to_check).tolist():
         state = view.producer(keys[group])
         _check_one(
             None if state is None else unpack_window(state),
@@ -250,11 +312,41 @@ def _check_producers(
             which[starts[group] : ends[group]].tolist(),
             answer,
             of_same_file,
+            not_in_transaction,
             now_ms=now_ms,
             steady_ms=steady_ms,
             expiration_ms=expiration_ms,
         )
     return _CheckedProducers(columns, groups, states, of_same_file)
+
+
+def _check_numbers(view: SpeculativeView, columns: BatchExtents, groups: ProducerGroups) -> Int64s:
+    """How each batch is refused because of its transaction, unless it is a duplicate; 0: it is not.
+
+    Producer by producer, and batch by batch only for those in transactions.
+    """
+    refusals = np.zeros(len(columns), np.int64)
+    numbers = columns.transaction_number
+    transactions = view.transactions
+    which, starts, keys = groups
+    is_transactional = np.logical_or.reduceat(numbers[which] != NO_TRANSACTION, starts)
+    if not is_transactional.any() and not transactions.has_open:
+        return refusals
+    ends = np.append(starts[1:], len(which))
+    for group, key in enumerate(keys):
+        opened = transactions.open_transaction(key)
+        if opened is None and not is_transactional[group]:
+            continue
+        open_number = NO_TRANSACTION if opened is None else opened.number
+        closed = transactions.closed(ClosedKey(*key)) if is_transactional[group] else None
+        for place in which[starts[group] : ends[group]].tolist():
+            number, epoch = int(numbers[place]), int(columns.producer_epoch[place])
+            refusal = check_number(number, epoch, open_number=open_number, closed=closed)
+            if refusal is not None:
+                refusals[place] = REFUSAL_CODES[refusal]
+            elif number != NO_TRANSACTION:
+                open_number = number
+    return refusals
 
 
 def _check_one(
@@ -263,6 +355,7 @@ def _check_one(
     which: Sequence[int],
     answer: Answer,
     of_same_file: list[tuple[int, int]],
+    not_in_transaction: Int64s,
     *,
     now_ms: int,
     steady_ms: int,
@@ -282,7 +375,9 @@ def _check_one(
             now_ms=steady_ms,
             expiration_ms=expiration_ms,
         )
-        if verdict is None:
+        if not_in_transaction[place] and not isinstance(verdict, ProducerBatch):
+            answer.refusal[place] = not_in_transaction[place]
+        elif verdict is None:
             # Its offset is not known yet: it depends on all batches of the partition before it.
             pending = ProducerBatch(base_sequence, last_sequence, -1 - place, now_ms)
             window = with_batch(window, epoch, pending)

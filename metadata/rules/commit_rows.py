@@ -28,8 +28,9 @@ from metadata.state.producer_state import (
     unpack_window,
 )
 from metadata.state.speculative import SpeculativeView
-from wal.coordinates import BatchExtent, Offset, TopicIdPartition
-from wal.errors import Rejected, UnknownPartition
+from metadata.transaction_operations import NO_OFFSET, ClosedKey, ClosedTransaction, OpenTransaction
+from wal.coordinates import NO_TRANSACTION, BatchExtent, Offset, TopicIdPartition
+from wal.errors import InvalidTransactionState, Rejected, StaleProducerEpoch, UnknownPartition
 from wal.records.record_batch import MAGIC_V2
 
 UNKNOWN_PARTITION: Final = REFUSAL_CODES[UnknownPartition]
@@ -48,6 +49,8 @@ class DecidedBatches(NamedTuple):
     """The partitions that grow, as they are then."""
     producers: Mapping[ProducerKey, ProducerState]
     """The producers of which anything was accepted, as they are then."""
+    opened: Sequence[OpenTransaction] = ()
+    """The transactions that begin with a batch of the file."""
 
 
 @dataclass(slots=True)
@@ -71,6 +74,38 @@ def producers_of_rows(
     return [*keys]
 
 
+def closed_of_rows(view: SpeculativeView, batches: Sequence[BatchExtent]) -> Sequence[ClosedKey]:
+    """Under which keys deciding these batches needs what was closed."""
+    keys: dict[ClosedKey, None] = {}
+    for batch in batches:
+        if batch.transaction_number != NO_TRANSACTION:
+            state = view.partition(batch.partition)
+            if state is not None:
+                keys[ClosedKey(state.id, batch.producer_id)] = None
+    return [*keys]
+
+
+def check_number(
+    number: int,
+    epoch: int,
+    *,
+    open_number: int,
+    closed: ClosedTransaction | None,
+) -> type[Rejected] | None:
+    """How a batch of transaction `number` is refused; None: it may be appended.
+
+    `open_number` is that of the transaction that the producer has open in the partition, or
+    NO_TRANSACTION; `closed` the last one that was ended there. One that was ended takes nothing any
+    more: that is what keeps a batch that comes late from opening a transaction that nobody ends.
+    """
+    if number == NO_TRANSACTION:
+        return None if open_number == NO_TRANSACTION else InvalidTransactionState
+    if closed is not None and number <= closed.number:
+        return StaleProducerEpoch if epoch < closed.producer_epoch else InvalidTransactionState
+    # The next one begins when the last one has ended everywhere; so there is no third case.
+    return None if open_number in (NO_TRANSACTION, number) else InvalidTransactionState
+
+
 def decide_rows(
     view: SpeculativeView,
     batches: Sequence[BatchExtent],
@@ -84,6 +119,7 @@ def decide_rows(
     answers: list[BatchAnswer] = []
     partitions: dict[TopicIdPartition, _Partition | None] = {}
     producers: dict[ProducerKey, ProducerState] = {}
+    transactions = _Transactions(view, now_ms)
     name: TopicIdPartition | None = None
     partition: _Partition | None = None
     for position, batch in enumerate(batches):
@@ -104,7 +140,8 @@ def decide_rows(
             key = (partition.before.id, batch.producer_id)
             state = producers.get(key) or view.producer(key)
             epoch, base_sequence = batch.producer_epoch, batch.base_sequence
-            if not plainly_follows(state, epoch, base_sequence):
+            refusal = transactions.check(key, batch)
+            if refusal is not None or not plainly_follows(state, epoch, base_sequence):
                 verdict = check_sequence(
                     None if state is None else unpack_window(state),
                     epoch=epoch,
@@ -113,9 +150,13 @@ def decide_rows(
                     now_ms=steady_ms,
                     expiration_ms=expiration_ms,
                 )
+                if refusal is not None and not isinstance(verdict, ProducerBatch):
+                    verdict = refusal
                 if verdict is not None:
                     answers.append(_refusal(verdict, log_start))
                     continue
+            if batch.transaction_number != NO_TRANSACTION:
+                transactions.append(key, batch, base)
             remembered = ProducerBatch(base_sequence, last_sequence, base, now_ms)
             producers[key] = state_after(state, epoch, remembered)
         partition.end = base + batch.record_count
@@ -131,12 +172,57 @@ def decide_rows(
         commits=commits_of_few(answers, batches),
         packed=pack_answers(answers),
         partitions={
-            name: with_high_watermark(found.before, found.end)
+            name: with_high_watermark(
+                found.before, found.end, transactions.first_offsets.get(found.before.id, NO_OFFSET)
+            )
             for name, found in partitions.items()
             if found is not None and found.end > found.before.high_watermark
         },
         producers=producers,
+        opened=[*transactions.opened.values()],
     )
+
+
+class _Transactions:
+    """The transactions of a file while its batches are decided."""
+
+    def __init__(self, view: SpeculativeView, now_ms: int) -> None:
+        self._view = view.transactions
+        self._has_any = view.transactions.has_open
+        self._now_ms = now_ms
+        self._numbers: dict[ProducerKey, int] = {}
+        """What is open, or begins with a batch of the file that its sequence may refuse still."""
+        self.opened: dict[ProducerKey, OpenTransaction] = {}
+        self.first_offsets: dict[int, int] = {}
+        """Of what begins, by the partition's surrogate key."""
+
+    def check(self, key: ProducerKey, batch: BatchExtent) -> type[Rejected] | None:
+        number = batch.transaction_number
+        if number == NO_TRANSACTION and not self._has_any:
+            return None
+        open_number = self._numbers.get(key)
+        if open_number is None:
+            opened = self._view.open_transaction(key)
+            open_number = NO_TRANSACTION if opened is None else opened.number
+            self._numbers[key] = open_number
+        closed = None if number == NO_TRANSACTION else self._view.closed(ClosedKey(*key))
+        refusal = check_number(number, batch.producer_epoch, open_number=open_number, closed=closed)
+        if refusal is None and number != NO_TRANSACTION:
+            self._has_any = True
+            self._numbers[key] = number
+        return refusal
+
+    def append(self, key: ProducerKey, batch: BatchExtent, base_offset: int) -> None:
+        if key not in self.opened and self._view.open_transaction(key) is None:
+            self.opened[key] = OpenTransaction(
+                key[0],
+                base_offset,
+                batch.producer_id,
+                batch.producer_epoch,
+                batch.transaction_number,
+                self._now_ms,
+            )
+            self.first_offsets.setdefault(key[0], base_offset)
 
 
 def _committed(
@@ -157,6 +243,7 @@ def _committed(
         batch.producer_epoch,
         batch.base_sequence,
         last_sequence,
+        batch.transaction_number,
     )
 
 
@@ -168,7 +255,12 @@ def _refusal(verdict: ProducerBatch | type[Rejected], log_start_offset: int) -> 
     return BatchAnswer(refusal=REFUSAL_CODES[verdict])
 
 
-def with_high_watermark(state: PartitionState, high_watermark: int) -> PartitionState:
-    """`state`, grown."""
+def with_high_watermark(
+    state: PartitionState, high_watermark: int, opened_at: int = NO_OFFSET
+) -> PartitionState:
+    """`state`, grown; `opened_at`: where the first transaction begins in what was appended."""
     # A third of what _replace takes.
-    return PartitionState._make((*state[:4], high_watermark, *state[5:]))
+    grown = PartitionState._make((*state[:4], high_watermark, *state[5:]))
+    if opened_at != NO_OFFSET and state.first_open_offset == NO_OFFSET:
+        return grown._replace(first_open_offset=opened_at)
+    return grown

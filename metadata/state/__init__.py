@@ -6,7 +6,7 @@
 - `state_hash`: the rolling hash over all rows; `state_check`: checking all of it before it is
   served
 - `image`: the committed state in memory; `speculative`: the state as it will be when everything
-  pending is durable
+  pending is durable. `transactions`: a folder: the parts of both that are about transactions
 - `producer_state`, `producer_rows`: Kafka's rules for idempotent producers; their states as rows
 - `commit_answer`: the answer to a commit, as it is stored
 - `queries`, `offset_queries`, `file_queries`, `segment_queries`, `group_queries`: questions to the

@@ -27,6 +27,7 @@ REFUSAL_CODES: Final[Mapping[type[errors.Rejected], int]] = {
     errors.UnknownPartition: 3,
     errors.OutOfOrderSequence: 45,
     errors.StaleProducerEpoch: 47,
+    errors.InvalidTransactionState: 48,
 }
 """Error codes in FileCommitted records; the numbers are Kafka's, the format is ours to keep."""
 
@@ -37,6 +38,7 @@ _TEXTS: Final[Mapping[type[errors.Rejected], str]] = {
     errors.UnknownPartition: "no such partition",
     errors.OutOfOrderSequence: "does not follow the producer's last batch",
     errors.StaleProducerEpoch: "a newer epoch of this producer has written",
+    errors.InvalidTransactionState: "does not belong to the producer's open transaction",
 }
 
 

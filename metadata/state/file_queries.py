@@ -4,7 +4,7 @@ A query that meets a damaged row raises CorruptState: deciding on them could app
 and deleting by them could take a live object.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -18,6 +18,8 @@ from metadata.state.queries import stored_rows
 from metadata.state.schema import FILE_ANSWERS, FILES, LEFT_SEGMENTS, compiled, unpack_owners
 from metadata.state.speculative import FileStanding, KnownFile
 from metadata.state.state import checked_row
+from metadata.state.transactions.transaction_queries import load_closed
+from metadata.transaction_operations import ClosedKey, ClosedTransaction
 from wal.coordinates import ObjectKey
 from wal.errors import CorruptState, UnknownFile
 from wal.ulid import WAL_SHARDS, wal_shard_prefix
@@ -42,6 +44,7 @@ class LookUp(NamedTuple):
     producers: Mapping[ProducerKey, ProducerState | None]
     newest_ulid: str | None = None
     """That of all WAL objects, if it was asked for; "" when there are none."""
+    closed: Mapping[ClosedKey, ClosedTransaction | None] = {}
 
 
 def look_up(
@@ -49,6 +52,7 @@ def look_up(
     keys: Sequence[ObjectKey],
     producers: Sequence[ProducerKey],
     *,
+    closed: Collection[ClosedKey] = (),
     with_newest: bool = False,
 ) -> LookUp:
     """Raises CorruptState: deciding on damaged rows could append a batch twice."""
@@ -67,7 +71,8 @@ def look_up(
     states: dict[ProducerKey, ProducerState | None] = dict.fromkeys(producers)
     for producer, known in load_producers(connection, producers).items():
         states[producer] = known
-    return LookUp(files, states, _newest_ulid(connection) if with_newest else None)
+    newest_ulid = _newest_ulid(connection) if with_newest else None
+    return LookUp(files, states, newest_ulid, load_closed(connection, closed))
 
 
 def _newest_ulid(connection: Connection) -> str:

@@ -26,6 +26,8 @@ from metadata.rewrites import NO_REWRITE
 from metadata.scram.credentials import ScramCredential
 from metadata.sink_operations import Sink
 from metadata.state.producer_state import ProducerState
+from metadata.state.transactions.transaction_image import ProducerKey as ProducerKey
+from metadata.state.transactions.transaction_image import TransactionChanges, TransactionImage
 from wal.coordinates import ObjectKey, TopicIdPartition
 
 
@@ -45,6 +47,17 @@ class PartitionState(NamedTuple):
     """Bytes of the live rows from `planned_end_offset` on."""
     live_bytes: int = 0
     """Bytes of the rows and segments that reach to the log start offset or above it."""
+    first_open_offset: int = -1
+    """The first offset of the open transactions that have data here; -1: there are none."""
+    last_marker_offset: int = -1
+    """Of the markers that are stored; -1: there are none."""
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Below it, every transaction has ended; within the log, as Kafka's."""
+        if self.first_open_offset < 0:
+            return self.high_watermark
+        return max(self.first_open_offset, self.log_start_offset)
 
 
 class PlannedSegment(NamedTuple):
@@ -85,10 +98,6 @@ class StoredTopic(NamedTuple):
     columns: TopicColumns = TopicColumns()
 
 
-ProducerKey = tuple[int, int]
-"""(partition's surrogate key, producer id)."""
-
-
 @dataclass(slots=True, kw_only=True)
 class Changes:
     """What one transaction changed; None stands for gone."""
@@ -115,6 +124,7 @@ class Changes:
     tokens: dict[str, AccessToken | None] = field(default_factory=dict)
     tables: dict[UUID, StoredTable | None] = field(default_factory=dict)
     sinks: dict[str, Sink | None] = field(default_factory=dict)
+    transactions: TransactionChanges = field(default_factory=TransactionChanges)
 
 
 class CommittedImage:
@@ -155,6 +165,7 @@ class CommittedImage:
         """By topic id. Another mapping after every change: threads look at it."""
         self.sinks: dict[str, Sink] = {}
         """By sink id; rules/sinks bounds how many."""
+        self.transactions: Final = TransactionImage(closed_max=producers_max)
 
     def merge(self, changes: Changes) -> None:
         """Take over what a transaction changed, after it was committed."""
@@ -227,6 +238,7 @@ class CommittedImage:
             else:
                 self.sinks[sink_id] = sink
         self._merge_producers(changes.producers)
+        self.transactions.merge(changes.transactions)
 
     def _owns_name(self, description: TopicDescription) -> bool:
         known = self.topics_by_name.get(description.name)

@@ -14,7 +14,8 @@ Source: KIP-1164, "How operations are performed", step 3.
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import Enum, auto
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from metadata.access_tokens import AccessToken, AccessTokens
@@ -32,13 +33,14 @@ from metadata.state.image import (
     StoredTopic,
 )
 from metadata.state.producer_state import ProducerState
+from metadata.state.transactions.overlay import Absent, Overlay
+from metadata.state.transactions.transaction_view import TransactionView
+from metadata.transaction_operations import ClosedKey, ClosedTransaction
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.ulid import ULID_CHARS, WAL_PREFIX, minted_ms_of_wal_key, wal_shard_prefix
 
+_NOTHING_CLOSED: Final[Mapping[ClosedKey, ClosedTransaction | None]] = MappingProxyType({})
 _WAL_KEY_CHARS: Final = len(wal_shard_prefix(0)) + ULID_CHARS
-
-_Key = TypeVar("_Key")
-_Value = TypeVar("_Value")
 
 
 class FileStanding(Enum):
@@ -68,60 +70,6 @@ def _ulid_of(key: ObjectKey) -> str | None:
     return key[-ULID_CHARS:] if is_alike else None
 
 
-class _Absent:
-    """The type of ABSENT; None in an overlay means 'deleted'."""
-
-
-ABSENT: Final = _Absent()
-
-
-class Overlay(Generic[_Key, _Value]):
-    """Values written by pending operations; None = deleted by one.
-
-    There is one dictionary per group that wrote anything, oldest first, so that a group leaves in
-    one step. Only a few are pending at a time.
-    """
-
-    __slots__ = ("_groups",)
-
-    def __init__(self) -> None:
-        self._groups: list[tuple[int, dict[_Key, _Value | None]]] = []
-
-    def __bool__(self) -> bool:
-        return bool(self._groups)
-
-    def get(self, key: _Key) -> _Value | _Absent | None:
-        for _, written in reversed(self._groups):
-            if key in written:
-                return written[key]
-        return ABSENT
-
-    def put(self, key: _Key, value: _Value | None, group: int) -> None:
-        self.of(group)[key] = value
-
-    def of(self, group: int) -> dict[_Key, _Value | None]:
-        """Returns what `group` writes, to be added to; no older group writes after it."""
-        if not self._groups or self._groups[-1][0] != group:
-            self._groups.append((group, {}))
-        return self._groups[-1][1]
-
-    def items(self) -> Iterator[tuple[_Key, _Value | None]]:
-        merged: dict[_Key, _Value | None] = {}
-        for _, written in self._groups:
-            merged.update(written)
-        yield from merged.items()
-
-    def retire(self, applied_group: int) -> list[dict[_Key, _Value | None]]:
-        """Drop and return what the groups up to `applied_group` have written, oldest first."""
-        retired = []
-        while self._groups and self._groups[0][0] <= applied_group:
-            retired.append(self._groups.pop(0)[1])
-        return retired
-
-    def clear(self) -> None:
-        self._groups.clear()
-
-
 class SpeculativeView:
     """What the rules of deciding read and write.
 
@@ -144,8 +92,10 @@ class SpeculativeView:
         self._tokens: Overlay[str, AccessToken] = Overlay()
         self._tables: Overlay[UUID, StoredTable] = Overlay()
         self._sinks: Overlay[str, Sink] = Overlay()
+        self.transactions: Final = TransactionView(image.transactions)
         self._of_image: Final[Sequence[Overlay[Any, Any]]] = [
-            overlay for overlay in vars(self).values() if isinstance(overlay, Overlay)
+            *(overlay for overlay in vars(self).values() if isinstance(overlay, Overlay)),
+            *self.transactions.overlays,
         ]
         self._files: Overlay[ObjectKey, KnownFile] = Overlay()
         # A file is not part of the image. One that is applied while a look-up in SQLite is under
@@ -173,7 +123,7 @@ class SpeculativeView:
 
     def topic_by_name(self, name: str) -> TopicDescription | None:
         found = self._topics_by_name.get(name)
-        return self._image.topics_by_name.get(name) if isinstance(found, _Absent) else found
+        return self._image.topics_by_name.get(name) if isinstance(found, Absent) else found
 
     def topic_by_id(self, topic_id: UUID) -> TopicDescription | None:
         topic = self.stored_topic(topic_id)
@@ -181,7 +131,7 @@ class SpeculativeView:
 
     def stored_topic(self, topic_id: UUID) -> StoredTopic | None:
         found = self._topics.get(topic_id)
-        return self._image.topics.get(topic_id) if isinstance(found, _Absent) else found
+        return self._image.topics.get(topic_id) if isinstance(found, Absent) else found
 
     def stored_topic_by_name(self, name: str) -> StoredTopic | None:
         topic = self.topic_by_name(name)
@@ -207,7 +157,7 @@ class SpeculativeView:
     def partition(self, partition: TopicIdPartition) -> PartitionState | None:
         """Log start offset and high watermark; how far it is planned says `planned_end`."""
         found = self._partitions.get(partition)
-        return self._image.partitions.get(partition) if isinstance(found, _Absent) else found
+        return self._image.partitions.get(partition) if isinstance(found, Absent) else found
 
     def partitions(self, partitions: Sequence[TopicIdPartition]) -> Sequence[PartitionState | None]:
         """`partition` for many."""
@@ -233,7 +183,7 @@ class SpeculativeView:
 
     def plan(self, key: ObjectKey) -> PlannedSegment | None:
         found = self._plans.get(key)
-        return self._image.plans.get(key) if isinstance(found, _Absent) else found
+        return self._image.plans.get(key) if isinstance(found, Absent) else found
 
     def put_plan(self, plan: PlannedSegment) -> None:
         self._plans.put(plan.object_key, plan, self.group)
@@ -246,7 +196,7 @@ class SpeculativeView:
         """Where the next plan starts; None = no such partition, or not known until what is
         pending was applied. Kept apart from the partition, which every commit writes."""
         found = self._planned_ends.get(partition)
-        if not isinstance(found, _Absent):
+        if not isinstance(found, Absent):
             return found
         state = self._image.partitions.get(partition)
         if state is None or self.partition(partition) is None:
@@ -261,7 +211,7 @@ class SpeculativeView:
     def rewrite(self, partition: TopicIdPartition) -> RewriteState:
         """What was planned last for the partition, which exists."""
         found = self._rewrites.get(partition)
-        state = self._image.rewrites.get(partition) if isinstance(found, _Absent) else found
+        state = self._image.rewrites.get(partition) if isinstance(found, Absent) else found
         return state or RewriteState()
 
     def put_rewrite(self, partition: TopicIdPartition, state: RewriteState) -> None:
@@ -281,13 +231,13 @@ class SpeculativeView:
         return (
             key in self._looked_up_producers
             or key in self._image.producers
-            or not isinstance(self._producers.get(key), _Absent)
+            or not isinstance(self._producers.get(key), Absent)
         )
 
     def producer(self, key: ProducerKey) -> ProducerState | None:
         """The producer's state; None = never seen there. `knows_producer(key)` must hold."""
         found = self._producers.get(key)
-        if not isinstance(found, _Absent):
+        if not isinstance(found, Absent):
             return found
         state = self._image.producers.get(key)
         return self._looked_up_producers[key] if state is None else state
@@ -312,7 +262,7 @@ class SpeculativeView:
 
     def broker(self, broker_id: int) -> RegisteredBroker | None:
         found = self._brokers.get(broker_id)
-        return self._image.brokers.get(broker_id) if isinstance(found, _Absent) else found
+        return self._image.brokers.get(broker_id) if isinstance(found, Absent) else found
 
     def put_broker(self, broker_id: int, broker: RegisteredBroker | None) -> None:
         self._brokers.put(broker_id, broker, self.group)
@@ -322,7 +272,7 @@ class SpeculativeView:
     def quotas(self, entity: QuotaEntity) -> Mapping[str, float] | None:
         """The entity's quotas by key; None when it has none."""
         found = self._quotas.get(entity)
-        return self._image.quotas.get(entity) if isinstance(found, _Absent) else found
+        return self._image.quotas.get(entity) if isinstance(found, Absent) else found
 
     def put_quotas(self, entity: QuotaEntity, quotas: Mapping[str, float] | None) -> None:
         self._quotas.put(entity, quotas, self.group)
@@ -339,7 +289,7 @@ class SpeculativeView:
 
     def has_acl(self, rule: AclBinding) -> bool:
         found = self._acls.get(rule)
-        return rule in self._image.acls if isinstance(found, _Absent) else found is not None
+        return rule in self._image.acls if isinstance(found, Absent) else found is not None
 
     def put_acl(self, rule: AclBinding, *, is_there: bool) -> None:
         self._acls.put(rule, True if is_there else None, self.group)
@@ -354,7 +304,7 @@ class SpeculativeView:
 
     def scram(self, user: str, mechanism: int) -> ScramCredential | None:
         found = self._scram.get((user, mechanism))
-        return self._image.scram.get((user, mechanism)) if isinstance(found, _Absent) else found
+        return self._image.scram.get((user, mechanism)) if isinstance(found, Absent) else found
 
     def put_scram(self, user: str, mechanism: int, credential: ScramCredential | None) -> None:
         self._scram.put((user, mechanism), credential, self.group)
@@ -379,7 +329,7 @@ class SpeculativeView:
     def table(self, topic_id: UUID) -> StoredTable | None:
         """Returns the pointer of the topic's table; None when it was never written."""
         found = self._tables.get(topic_id)
-        return self._image.tables.get(topic_id) if isinstance(found, _Absent) else found
+        return self._image.tables.get(topic_id) if isinstance(found, Absent) else found
 
     def put_table(self, topic_id: UUID, table: StoredTable) -> None:
         self._tables.put(topic_id, table, self.group)
@@ -389,7 +339,7 @@ class SpeculativeView:
     def sink(self, sink_id: str) -> Sink | None:
         """Returns the sink's owner and last batch; None when it never committed."""
         found = self._sinks.get(sink_id)
-        return self._image.sinks.get(sink_id) if isinstance(found, _Absent) else found
+        return self._image.sinks.get(sink_id) if isinstance(found, Absent) else found
 
     def put_sink(self, sink_id: str, sink: Sink | None) -> None:
         self._sinks.put(sink_id, sink, self.group)
@@ -426,7 +376,7 @@ class SpeculativeView:
     def file(self, key: ObjectKey) -> KnownFile | None:
         """The file committed under `key`. The key must have been looked up for this group."""
         found = self._files.get(key)
-        if not isinstance(found, _Absent):
+        if not isinstance(found, Absent):
             return found
         if key in self._applied_files:
             return self._applied_files[key]
@@ -460,12 +410,14 @@ class SpeculativeView:
         self._applied_files.clear()
         self._looked_up_files = {}
         self._looked_up_producers = {}
+        self.transactions.start_look_up()
 
     def finish_look_up(
         self,
         files: Mapping[ObjectKey, KnownFile],
         producers: Mapping[ProducerKey, ProducerState | None],
         newest_ulid: str | None = None,
+        closed: Mapping[ClosedKey, ClosedTransaction | None] = _NOTHING_CLOSED,
     ) -> None:
         """Takes in what the look-up found; valid until the next one starts.
 
@@ -473,6 +425,7 @@ class SpeculativeView:
         """
         self._looked_up_files = files
         self._looked_up_producers = producers
+        self.transactions.finish_look_up(closed)
         if newest_ulid is not None:
             self._newest_stored_ulid = newest_ulid
 

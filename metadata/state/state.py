@@ -60,6 +60,7 @@ from metadata.state.state_file import (
     remove_database,
 )
 from metadata.state.state_hash import from_signed
+from metadata.state.transactions.transaction_image import load_transactions
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.disk import SYSTEM_DISK, Disk
 from wal.errors import CorruptLog, CorruptState, NotCoordinator, StorageFailed
@@ -481,6 +482,7 @@ def load_image(connection: Connection, image: CommittedImage) -> None:
             committed_at_ms=committed_at_ms,
             ranges=schema.unpack_ranges(ranges),
         )
+    load_transactions(rows, image.transactions)
 
 
 def _quotas(rows: Sequence[tuple[Any, ...]]) -> Mapping[QuotaEntity, Mapping[str, float]]:

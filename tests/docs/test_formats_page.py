@@ -22,11 +22,13 @@ from metadata.records import groups as group_records
 from metadata.records import rewrites as rewrite_records
 from metadata.records import sinks as sink_records
 from metadata.records import tables as table_records
+from metadata.records import transactions as transaction_records
 from metadata.records.segment_identity import segment_key
 from metadata.scram.credentials import ScramCredential
 from metadata.sink_operations import Sink, SinkRange
 from metadata.state.schema import APPLIED, STATE_TABLES, STATE_VERSION
 from metadata.state.state import STATE_FILE
+from metadata.transaction_operations import TransactionGroup, TransactionPartition
 from wal.chunks import object_notes
 from wal.chunks.kept_notes import (
     HEAD_BYTES,
@@ -580,6 +582,121 @@ RECORDS: Final[dict[str, tuple[records.MetadataRecord, dict[str, Any]]]] = {
     "1051 SinksExpired": (
         sink_records.SinksExpiredRecord(sink_ids=["a", "b"]),
         {"SinkIds": ["a", "b"]},
+    ),
+    "1070 TransactionBegan": (
+        transaction_records.TransactionBeganRecord(
+            transactional_id="t",
+            producer_id=1,
+            producer_epoch=2,
+            last_producer_id=3,
+            last_epoch=4,
+            timeout_ms=5,
+            at_ms=6,
+        ),
+        {
+            "TransactionalId": "t",
+            "ProducerId": 1,
+            "ProducerEpoch": 2,
+            "LastProducerId": 3,
+            "LastEpoch": 4,
+            "TimeoutMs": 5,
+            "AtMs": 6,
+        },
+    ),
+    "1071 TransactionGrew": (
+        transaction_records.TransactionGrewRecord(
+            transactional_id="t",
+            number=1,
+            at_ms=2,
+            partitions=[TransactionPartition(PLACE, 4)],
+            groups=[TransactionGroup("g", 5)],
+        ),
+        {
+            "TransactionalId": "t",
+            "Number": 1,
+            "AtMs": 2,
+            "Partitions": [{"TopicId": TOPIC, "PartitionIndex": 3, "Coordinator": 4}],
+            "Groups": [{"GroupId": "g", "Coordinator": 5}],
+        },
+    ),
+    "1072 TransactionDecided": (
+        transaction_records.TransactionDecidedRecord(
+            transactional_id="t", number=1, is_commit=True, producer_epoch=2, last_epoch=3, at_ms=4
+        ),
+        {
+            "TransactionalId": "t",
+            "Number": 1,
+            "IsCommit": 1,
+            "ProducerEpoch": 2,
+            "LastEpoch": 3,
+            "AtMs": 4,
+        },
+    ),
+    "1073 TransactionEnded": (
+        transaction_records.TransactionEndedRecord(
+            producer_id=1,
+            producer_epoch=2,
+            number=3,
+            is_commit=False,
+            coordinator_epoch=4,
+            ended_ms=5,
+            partitions=[transaction_records.EndedPartition(PLACE, 8, 6, 9)],
+            groups=["g"],
+        ),
+        {
+            "ProducerId": 1,
+            "ProducerEpoch": 2,
+            "Number": 3,
+            "IsCommit": 0,
+            "CoordinatorEpoch": 4,
+            "EndedAt": 5,
+            "Partitions": [
+                {
+                    "TopicId": TOPIC,
+                    "PartitionIndex": 3,
+                    "MarkerOffset": 8,
+                    "FirstOffset": 6,
+                    "LastStableOffset": 9,
+                }
+            ],
+            "Groups": ["g"],
+        },
+    ),
+    "1074 TransactionCompleted": (
+        transaction_records.TransactionCompletedRecord(transactional_id="t", number=1, at_ms=2),
+        {"TransactionalId": "t", "Number": 1, "AtMs": 2},
+    ),
+    "1075 TransactionalIdsExpired": (
+        transaction_records.TransactionalIdsExpiredRecord(transactional_ids=["t"]),
+        {"TransactionalIds": ["t"]},
+    ),
+    "1076 TransactionalOffsets": (
+        transaction_records.TransactionalOffsetsRecord(
+            group_id="g",
+            producer_id=1,
+            number=2,
+            offsets=[group_records.CommittedOffset(PLACE, 4, 5, 6, "m", 7)],
+        ),
+        {
+            "GroupId": "g",
+            "ProducerId": 1,
+            "Number": 2,
+            "Offsets": [
+                {
+                    "TopicId": TOPIC,
+                    "PartitionIndex": 3,
+                    "Offset": 4,
+                    "LeaderEpoch": 6,
+                    "CommitTime": 5,
+                    "ExpireTime": 7,
+                    "Metadata": "m",
+                }
+            ],
+        },
+    ),
+    "1077 ClosedTransactionsExpired": (
+        transaction_records.ClosedTransactionsExpiredRecord(before_ms=1, limit=2),
+        {"BeforeMs": 1, "Limit": 2},
     ),
     "1060 RewritePlanned": (
         rewrite_records.RewritePlannedRecord(

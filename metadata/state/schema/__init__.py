@@ -1,4 +1,7 @@
-"""The tables of the SQLite state: `tables` has each of them, `state_table` what they share."""
+"""The tables of the SQLite state: `tables` has them, `transactions` those of transactions.
+
+`state_table` is what they share.
+"""
 
 from metadata.state.schema.state_table import SCHEMA as SCHEMA
 from metadata.state.schema.state_table import Row as Row
@@ -44,3 +47,11 @@ from metadata.state.schema.tables import pack_owners as pack_owners
 from metadata.state.schema.tables import pack_ranges as pack_ranges
 from metadata.state.schema.tables import unpack_owners as unpack_owners
 from metadata.state.schema.tables import unpack_ranges as unpack_ranges
+from metadata.state.schema.transactions import ABORTED_TRANSACTIONS as ABORTED_TRANSACTIONS
+from metadata.state.schema.transactions import CLOSED_TRANSACTIONS as CLOSED_TRANSACTIONS
+from metadata.state.schema.transactions import MARKERS as MARKERS
+from metadata.state.schema.transactions import OF_PARTITIONS as OF_PARTITIONS
+from metadata.state.schema.transactions import OPEN_TRANSACTIONS as OPEN_TRANSACTIONS
+from metadata.state.schema.transactions import PENDING_OFFSETS as PENDING_OFFSETS
+from metadata.state.schema.transactions import TRANSACTION_PARTS as TRANSACTION_PARTS
+from metadata.state.schema.transactions import TRANSACTIONS as TRANSACTIONS

@@ -34,6 +34,7 @@ tree and a walk along its leaves, however long the backlog.
 | swept           | partition that is gone with its topic, but has rows left to be deleted |
 | consumer_groups | consumer group there is anything of: what its coordinator stored |
 | group_offsets   | (consumer group, partition): the committed offset |
+| …               | transactions: metadata/state/schema/transactions.py |
 | applied         | exactly one: how far the metadata log was applied, the state hash |
 """
 
@@ -48,10 +49,11 @@ from metadata.access_tokens import AccessToken
 from metadata.acls import AclBinding
 from metadata.sink_operations import SinkRange
 from metadata.state.schema.state_table import SCHEMA, StateTable
+from metadata.state.schema.transactions import TRANSACTION_TABLES
 from metadata.state.state_hash import RowChecksum
 from wal.coordinates import TopicIdPartition
 
-STATE_VERSION: Final = 14
+STATE_VERSION: Final = 15
 """Changes with anything that changes tables or what `apply` makes of a record (also the coalescing
 rule); a state of another version is set aside and rebuilt from the metadata log."""
 
@@ -111,6 +113,8 @@ PARTITIONS: Final = StateTable(
         "planned_end_offset",
         "unplanned_bytes",
         "live_bytes",
+        "first_open_offset",
+        "last_marker_offset",
     ],
     key=["id"],
     constraints=[UniqueConstraint("topic", "partition")],
@@ -360,6 +364,7 @@ STATE_TABLES: Final = (
     TOPIC_COLUMNS,
     SINKS,
     ACCESS_TOKENS,
+    *TRANSACTION_TABLES,
 )
 
 APPLIED: Final = Table(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from metadata.access_tokens import AccessToken
 from metadata.acls import AclBinding
-from metadata.records import acls, control, groups, rewrites, sinks, tables, users
+from metadata.records import acls, control, groups, rewrites, sinks, tables, transactions, users
 from metadata.records.records import (
     RECORD_TYPES,
     FileCommittedRecord,
@@ -32,6 +32,7 @@ from metadata.records.records import (
 )
 from metadata.scram.credentials import ScramCredential
 from metadata.sink_operations import Sink, SinkRange
+from metadata.transaction_operations import TransactionGroup, TransactionPartition
 from tests.metadata.records.test_file_committed import ENCODED, FILE_COMMITTED, files
 from tests.support.profiles import examples
 from tests.support.typed_samples import values_of
@@ -281,6 +282,77 @@ GOLDEN: list[tuple[MetadataRecord, str]] = [
         f"01 9008 00 {TOPIC_HEX} 02 61 02 62"
         "03 00000000 0000000000000007 00 00000003 0000000000000008 00"
         "0000000000000005 0000000000000006 00",
+    ),
+    (
+        transactions.TransactionBeganRecord(
+            transactional_id="t",
+            producer_id=1,
+            producer_epoch=2,
+            last_producer_id=3,
+            last_epoch=4,
+            timeout_ms=5,
+            at_ms=6,
+        ),
+        "01 ae08 00 0274000000000000 0001000200000000 0000000300040000 0005000000000000 000600",
+    ),
+    (
+        transactions.TransactionGrewRecord(
+            transactional_id="t",
+            number=1,
+            at_ms=2,
+            partitions=(TransactionPartition(PARTITION, 4),),
+            groups=(TransactionGroup("g", 5),),
+        ),
+        f"01 af08 00 0274000000000000 0001000000000000 000202 {TOPIC_HEX} "
+        "0000000300000004 0002026700000005 0000",
+    ),
+    (
+        transactions.TransactionDecidedRecord(
+            transactional_id="t",
+            number=1,
+            is_commit=True,
+            producer_epoch=2,
+            last_epoch=3,
+            at_ms=4,
+        ),
+        "01 b008 00 0274000000000000 0001010002000300 0000000000000400",
+    ),
+    (
+        transactions.TransactionEndedRecord(
+            producer_id=1,
+            producer_epoch=2,
+            number=3,
+            is_commit=False,
+            coordinator_epoch=4,
+            ended_ms=5,
+            partitions=(transactions.EndedPartition(PARTITION, 8, 6, 9),),
+            groups=("g",),
+        ),
+        "01 b108 00 0000000000000001 0002000000000000 0003000000000400 0000000000000502 "
+        f"{TOPIC_HEX} 0000000300000000 0000000800000000 0000000600000000 "
+        "0000000900020267 00",
+    ),
+    (
+        transactions.TransactionCompletedRecord(transactional_id="t", number=1, at_ms=2),
+        "01 b208 00 0274000000000000 0001000000000000 000200",
+    ),
+    (
+        transactions.TransactionalIdsExpiredRecord(transactional_ids=("t",)),
+        "01 b308 00 02027400",
+    ),
+    (
+        transactions.TransactionalOffsetsRecord(
+            group_id="g",
+            producer_id=1,
+            number=2,
+            offsets=(groups.CommittedOffset(PARTITION, 4, 5, 6, "m", 7),),
+        ),
+        f"01 b408 00 0267000000000000 0001000000000000 000202 {TOPIC_HEX} "
+        "0000000300000000 0000000400000006 0000000000000005 0000000000000007 026d0000",
+    ),
+    (
+        transactions.ClosedTransactionsExpiredRecord(before_ms=1, limit=2),
+        "01 b508 00 0000000000000001 0000000200",
     ),
 ]
 GOLDEN_IDS = [type(record).__name__ for record, _ in GOLDEN]

@@ -1,0 +1,6 @@
+"""What the state knows of transactions.
+
+- `overlay`: what pending operations have written; not of transactions alone
+- `transaction_image`: committed, in memory; `transaction_view`: with what is pending
+- `transaction_queries`: questions to SQLite
+"""

@@ -1,0 +1,58 @@
+"""Reads transactions from SQLite; every row that is read is checked."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
+from uuid import UUID
+
+from sqlalchemy import Connection, select
+
+from metadata.records.groups import CommittedOffset
+from metadata.state.queries import stored_rows
+from metadata.state.schema import (
+    CLOSED_TRANSACTIONS,
+    PENDING_OFFSETS,
+    compiled,
+)
+from metadata.state.state import checked_row
+from metadata.transaction_operations import ClosedKey, ClosedTransaction
+from wal.coordinates import TopicIdPartition
+
+_CLOSED: Final = CLOSED_TRANSACTIONS.table.c
+_CLOSED_BY_KEY: Final = compiled(
+    select(CLOSED_TRANSACTIONS.table).where(
+        _CLOSED.partition == 0, _CLOSED.producer_id == 0, _CLOSED.group_id == ""
+    )
+)
+_PENDING: Final = PENDING_OFFSETS.table.c
+
+
+def load_closed(
+    connection: Connection, keys: Collection[ClosedKey]
+) -> Mapping[ClosedKey, ClosedTransaction | None]:
+    """What was closed last under each of `keys`. Raises CorruptState."""
+    found: dict[ClosedKey, ClosedTransaction | None] = dict.fromkeys(keys)
+    for key in found:
+        for row in stored_rows(connection, _CLOSED_BY_KEY, key):
+            _, _, number, epoch, *_ = checked_row(CLOSED_TRANSACTIONS, row)
+            found[key] = ClosedTransaction(number, epoch)
+    return found
+
+
+def pending_partitions(connection: Connection, group_id: str) -> Collection[TopicIdPartition]:
+    """The partitions of which a group has offsets that wait for the end of a transaction."""
+    rows = connection.execute(
+        select(PENDING_OFFSETS.table).where(_PENDING.group_id == group_id)
+    ).all()
+    return {pending_offset(checked_row(PENDING_OFFSETS, row)).partition for row in rows}
+
+
+def pending_offset(row: Sequence[Any]) -> CommittedOffset:
+    """The offset of a row of `pending_offsets`."""
+    _, partition, _, offset, leader_epoch, commit_ms, _, topic_id, metadata, _ = row
+    return CommittedOffset(
+        TopicIdPartition(UUID(bytes=topic_id), partition),
+        offset,
+        commit_ms,
+        leader_epoch,
+        metadata,
+    )

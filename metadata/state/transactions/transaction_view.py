@@ -1,0 +1,116 @@
+"""Transactions in the state as it will be when everything pending is durable.
+
+Part of `SpeculativeView` (metadata/state/speculative.py), which says when the overlays go. Who
+writes says for which group of operations.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Final
+
+from metadata.state.transactions.overlay import Absent, Overlay
+from metadata.state.transactions.transaction_image import ProducerKey, TransactionImage
+from metadata.transaction_operations import (
+    ClosedKey,
+    ClosedTransaction,
+    OpenTransaction,
+    Transaction,
+)
+
+
+class TransactionView:
+    """What the rules read and write of transactions."""
+
+    def __init__(self, image: TransactionImage) -> None:
+        self._image = image
+        self._ids: Overlay[str, Transaction] = Overlay()
+        self._open: Overlay[ProducerKey, OpenTransaction] = Overlay()
+        self._closed: Overlay[ClosedKey, ClosedTransaction] = Overlay()
+        self._looked_up: Mapping[ClosedKey, ClosedTransaction | None] = {}
+        self.overlays: Final[Collection[Overlay[Any, Any]]] = (self._ids, self._open, self._closed)
+
+    # -- transactional ids ----------------------------------------------------------------------
+
+    def transaction(self, transactional_id: str) -> Transaction | None:
+        found = self._ids.get(transactional_id)
+        return self._image.ids.get(transactional_id) if isinstance(found, Absent) else found
+
+    def put_transaction(self, transaction: Transaction, group: int) -> None:
+        self._ids.put(transaction.transactional_id, transaction, group)
+
+    def forget_transaction(self, transactional_id: str, group: int) -> None:
+        self._ids.put(transactional_id, None, group)
+
+    def id_count(self) -> int:
+        """Returns how many transactional ids there are."""
+        count = len(self._image.ids)
+        for transactional_id, transaction in self._ids.items():
+            count += (transaction is not None) - (transactional_id in self._image.ids)
+        return count
+
+    def transactions(self) -> Iterator[Transaction]:
+        """All of them."""
+        pending = dict(self._ids.items())
+        for transactional_id, transaction in self._image.ids.items():
+            if transactional_id not in pending:
+                yield transaction
+        yield from (transaction for transaction in pending.values() if transaction is not None)
+
+    # -- open in partitions ---------------------------------------------------------------------
+
+    @property
+    def has_open(self) -> bool:
+        """False: no transaction has data anywhere."""
+        return self._image.has_open or bool(self._open)
+
+    def open_transaction(self, key: ProducerKey) -> OpenTransaction | None:
+        found = self._open.get(key)
+        return self._image.open_transaction(key) if isinstance(found, Absent) else found
+
+    def put_open(self, opened: OpenTransaction, group: int) -> None:
+        self._open.put((opened.partition, opened.producer_id), opened, group)
+
+    def close(self, key: ProducerKey, group: int) -> None:
+        self._open.put(key, None, group)
+
+    def first_open_offset(self, partition_id: int) -> int:
+        """The first offset of what is open in the partition; -1: nothing is."""
+        pending = {key[1]: opened for key, opened in self._open.items() if key[0] == partition_id}
+        for producer_id, opened in self._image.open_of(partition_id).items():
+            if producer_id not in pending:
+                # They are in the order of their offsets, and those that are pending come behind.
+                return opened.first_offset
+        offsets = [opened.first_offset for opened in pending.values() if opened is not None]
+        return min(offsets, default=-1)
+
+    # -- closed ---------------------------------------------------------------------------------
+
+    def unknown(self, keys: Collection[ClosedKey]) -> set[ClosedKey]:
+        """Those of `keys` that `closed` cannot answer without a look-up in SQLite."""
+        return {
+            key
+            for key in keys
+            if key not in self._looked_up
+            and key not in self._image.closed
+            and isinstance(self._closed.get(key), Absent)
+        }
+
+    def closed(self, key: ClosedKey) -> ClosedTransaction | None:
+        """The last transaction that ended there; None: there was none. `key` must be known."""
+        found = self._closed.get(key)
+        if not isinstance(found, Absent):
+            return found
+        closed = self._image.closed.get(key)
+        return self._looked_up[key] if closed is None else closed
+
+    def put_closed(self, key: ClosedKey, closed: ClosedTransaction, group: int) -> None:
+        self._closed.put(key, closed, group)
+
+    # -- life of the view -----------------------------------------------------------------------
+
+    def start_look_up(self) -> None:
+        """A look-up in SQLite starts now; it sees everything that was applied before."""
+        self._looked_up = {}
+
+    def finish_look_up(self, closed: Mapping[ClosedKey, ClosedTransaction | None]) -> None:
+        """Takes in what the look-up found; valid until the next one starts."""
+        self._looked_up = closed
