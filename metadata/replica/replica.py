@@ -43,7 +43,7 @@ from metadata.state.group_queries import (
     stored_group,
     stored_groups,
 )
-from metadata.state.image import Changes, CommittedImage
+from metadata.state.image import Changes, CommittedImage, PartitionState
 from metadata.state.offset_queries import list_offset
 from metadata.state.queries import FileNames, find_batches
 from metadata.state.segment_queries import list_segments
@@ -338,9 +338,17 @@ class Replica:
         caught_up = []
         for request in requests:
             state = self.image.partitions.get(request.partition)
-            if state is None or request.offset != state.high_watermark:
+            if state is None or not _visible_end(state, isolation) <= request.offset <= (
+                state.high_watermark
+            ):
                 break
-            caught_up.append(ops.FoundBatches(state.log_start_offset, state.high_watermark))
+            caught_up.append(
+                ops.FoundBatches(
+                    state.log_start_offset,
+                    state.high_watermark,
+                    first_open_offset=state.first_open_offset,
+                )
+            )
         else:
             return caught_up
         located = [(request, self.partition_id(request.partition)) for request in requests]
@@ -352,6 +360,7 @@ class Replica:
                 max_bytes=max_bytes,
                 at_least_one=at_least_one,
                 rows_per_partition_max=rows_per_partition_max,
+                isolation=isolation,
             )
         )
 
@@ -407,3 +416,8 @@ class Replica:
         return await self.state.read(
             partial(aged_offsets, before_ms=before_ms, now_ms=now_ms, after=after, limit=limit)
         )
+
+
+def _visible_end(state: PartitionState, isolation: int) -> int:
+    """Where a log ends for who reads it with this isolation level."""
+    return state.last_stable_offset if isolation == ops.READ_COMMITTED else state.high_watermark

@@ -14,8 +14,8 @@ from metadata.operations import TOMBSTONE, DescribedFile
 from metadata.state.image import ProducerKey
 from metadata.state.producer_rows import load_producers
 from metadata.state.producer_state import ProducerState
-from metadata.state.queries import stored_rows
 from metadata.state.schema import FILE_ANSWERS, FILES, LEFT_SEGMENTS, compiled, unpack_owners
+from metadata.state.schema.state_table import stored_rows
 from metadata.state.speculative import FileStanding, KnownFile
 from metadata.state.state import checked_row
 from metadata.state.transactions.transaction_queries import load_closed

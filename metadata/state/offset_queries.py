@@ -35,7 +35,7 @@ def list_offset(
     answer = _listed(connection, names, request, state)
     if answer.error is not None:
         return answer
-    return answer._replace(last_stable_offset=state.high_watermark)
+    return answer._replace(last_stable_offset=state.last_stable_offset)
 
 
 def _listed(

@@ -6,18 +6,20 @@ not what lies before or behind it. Rows are verified against their checksums; da
 for that partition alone, never other bytes.
 """
 
-import sqlite3
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, select
 
 from metadata import operations as ops
 from metadata.state import schema
 from metadata.state.image import PartitionState, PlannedSegment
+from metadata.state.schema.state_table import stored_rows
 from metadata.state.state import checked_row
+from metadata.state.transactions.transaction_rows import Markers, aborted_within
 from wal.coordinates import LOG_APPEND_TIME, ByteOffset, ObjectKey, Offset
 from wal.errors import CorruptState, OffsetOutOfRange, UnknownPartition
+from wal.records.marker_batches import Marker
 
 _PAGE_ROWS_MIN: Final = 8
 _PAGE_ROWS_MAX: Final = 256
@@ -102,6 +104,7 @@ def find_batches(
     max_bytes: int,
     at_least_one: bool,
     rows_per_partition_max: int,
+    isolation: int = ops.READ_UNCOMMITTED,
 ) -> Sequence[ops.FoundBatches]:
     """Answer each (request, partition's surrogate key or None) in order.
 
@@ -119,6 +122,7 @@ def find_batches(
             limit=min(request.max_bytes, max_bytes),
             at_least_one=at_least_one,
             rows_max=rows_per_partition_max,
+            isolation=isolation,
         )
         for extent in answer.extents:
             at_least_one = False
@@ -136,6 +140,7 @@ def _find_one(
     limit: int,
     at_least_one: bool,
     rows_max: int,
+    isolation: int,
 ) -> ops.FoundBatches:
     try:
         state = stored_partition(connection, partition_id)
@@ -153,44 +158,69 @@ def _find_one(
                 f"{high_watermark}"
             ),
         )
+    is_committed = isolation == ops.READ_COMMITTED
+    end = state.last_stable_offset if is_committed else high_watermark
     extents: list[ops.Extent] = []
+    aborted: Sequence[ops.AbortedTransaction] = ()
     if rows_max > 0 and (limit > 0 or at_least_one):
         try:
-            for extent in _extents_from(connection, names, state, request.offset):
+            for extent in _extents_from(connection, names, state, request.offset, end):
                 extents.append(extent)
-                is_wal = isinstance(extent, ops.WalExtent)
-                limit -= extent.bytes_from(request.offset) if is_wal else limit
+                is_segment = isinstance(extent, ops.SegmentExtent)
+                limit -= limit if is_segment else extent.bytes_between(request.offset, end)
                 if limit <= 0 or len(extents) == rows_max:
                     break
+            if is_committed and extents:
+                found_end = min(extents[-1].last_offset + 1, end)
+                aborted = aborted_within(connection, state, request.offset, found_end)
         except CorruptState as error:
             return ops.FoundBatches(log_start, high_watermark, error=error)
-    return ops.FoundBatches(log_start, high_watermark, extents)
+    return ops.FoundBatches(
+        log_start, high_watermark, extents, None, state.first_open_offset, aborted
+    )
 
 
 def _extents_from(
-    connection: Connection, names: FileNames, state: PartitionState, offset: int
+    connection: Connection, names: FileNames, state: PartitionState, offset: int, end: int
 ) -> Iterator[ops.Extent]:
-    """Extents from the one that contains `offset` up to the high watermark, lazily, gapless.
+    """Extents from the one that contains `offset` to the one that reaches `end`, lazily, gapless.
 
     Segments may be committed in any order, so a run of batches can lie between two of them.
     """
     position = offset
-    while position < state.high_watermark:
+    while position < end:
         segment = next(_segments(connection, state.id, position), None)
         if segment is not None and segment[2] <= position:
             yield segment_extent(connection, names, segment)
             position = segment[1] + 1
             continue
-        end = state.high_watermark if segment is None else segment[2]
-        for row in batch_rows(connection, state.id, position):
-            if row.base_offset > position:
+        stop = end if segment is None else min(segment[2], end)
+        for extent in _unrolled_from(connection, names, state, position):
+            yield extent
+            position = extent.last_offset + 1
+            if position >= stop:
                 break
-            yield wal_extent(row, names.get(connection, row.file))
-            position = row.last_offset + 1
-            if position >= end:
-                break
-        if position < end:
+        if position < stop:
             raise CorruptState(f"partition {state.id}: nothing holds offset {position}")
+
+
+def _unrolled_from(
+    connection: Connection, names: FileNames, state: PartitionState, position: int
+) -> Iterator[ops.WalExtent | Marker]:
+    """Batches in WAL objects and markers, as far as they follow each other without gap."""
+    markers = Markers(connection, state)
+    for row in batch_rows(connection, state.id, position):
+        while row.base_offset > position:
+            marker = markers.at(position)
+            if marker is None:
+                return
+            yield marker
+            position += 1
+        yield wal_extent(row, names.get(connection, row.file))
+        position = row.last_offset + 1
+    while (marker := markers.at(position)) is not None:
+        yield marker
+        position += 1
 
 
 def batch_rows(connection: Connection, partition_id: int, offset: int) -> Iterator[BatchRow]:
@@ -218,18 +248,6 @@ def stored_partition(connection: Connection, partition_id: int | None) -> Partit
         return None
     rows = stored_rows(connection, _PARTITION, (partition_id,))
     return PartitionState._make(checked_row(schema.PARTITIONS, rows[0])[:-1]) if rows else None
-
-
-def stored_rows(
-    connection: Connection, sql: str, parameters: Sequence[int | str | bytes]
-) -> Sequence[tuple[Any, ...]]:
-    """All rows that `sql` finds, unchecked; for statements that run several times per look-up.
-
-    From the driver itself: SQLAlchemy's share of such a statement is ten times SQLite's. All at
-    once: a statement left half read would keep its snapshot open.
-    """
-    driver = cast(sqlite3.Connection, connection.connection.driver_connection)
-    return driver.execute(sql, parameters).fetchall()
 
 
 def wal_extent(row: BatchRow, file: FileName) -> ops.WalExtent:

@@ -9,7 +9,8 @@ from sqlalchemy import BindParameter, Connection, Select, bindparam, func, selec
 
 from metadata.rewrites import RewriteInput
 from metadata.state import schema
-from metadata.state.queries import FileNames, stored_partition, stored_rows
+from metadata.state.queries import FileNames, stored_partition
+from metadata.state.schema.state_table import stored_rows
 from metadata.state.state import checked_row, read_applied
 from metadata.table_operations import (
     SEGMENTS_PER_ANSWER_MAX,

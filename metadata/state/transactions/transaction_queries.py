@@ -7,12 +7,12 @@ from uuid import UUID
 from sqlalchemy import Connection, select
 
 from metadata.records.groups import CommittedOffset
-from metadata.state.queries import stored_rows
 from metadata.state.schema import (
     CLOSED_TRANSACTIONS,
     PENDING_OFFSETS,
     compiled,
 )
+from metadata.state.schema.state_table import stored_rows
 from metadata.state.state import checked_row
 from metadata.transaction_operations import ClosedKey, ClosedTransaction
 from wal.coordinates import TopicIdPartition
