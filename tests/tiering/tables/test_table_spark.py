@@ -25,7 +25,7 @@ from tests.support.topic_table import RANGE_MS, START_MS, TopicTable
 
 pytestmark = pytest.mark.jvm
 
-STEPS: Final = 200 if IS_EXHAUSTIVE else 7
+STEPS: Final = 200 if IS_EXHAUSTIVE else 8
 COMPARED_EVERY: Final = 40 if IS_EXHAUSTIVE else STEPS
 
 
