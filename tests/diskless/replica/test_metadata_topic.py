@@ -22,6 +22,7 @@ from metadata.operations import (
     MAX_TIMESTAMP,
     METADATA_TOPIC,
     METADATA_TOPIC_ID,
+    FoundBatches,
 )
 from metadata.records.records import decode_record, encode_record
 from metadata.records.users import ScramCredentialSetRecord
@@ -119,7 +120,7 @@ async def test_what_is_not_applied_yet_is_not_served(logged: Logged) -> None:
     for applied in range(len(batches)):
         logged.apply(batches[applied].base_offset)
         assert await read(topic, 0) == batches[:applied]
-        assert await topic.find(P0, 0) == (0, batches[applied].base_offset, (), None)
+        assert await topic.find(P0, 0) == FoundBatches(0, batches[applied].base_offset)
         # Known, and on its way: a reader there waits, it is not told that it is wrong.
         assert (await topic.find(P0, logged.log.end_offset)).error is None
 
@@ -209,7 +210,7 @@ async def test_a_follower_looks_again_before_it_says_out_of_range(store: ObjectS
         topic = MetadataTopic([logged])
         await fill(leader)
         # The client has read all of it from the leader; here nothing of it is applied yet.
-        assert await topic.find(P0, leader.end_offset) == (0, 0, (), None)
+        assert await topic.find(P0, leader.end_offset) == FoundBatches(0, 0)
         assert await read(topic, 0) == []
         logged.apply()
         assert await read(topic, 0) == await stored(leader)
