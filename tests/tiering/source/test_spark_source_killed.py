@@ -78,7 +78,9 @@ def test_a_killed_driver_goes_on_from_its_checkpoint_and_each_record_is_there_on
     rng = random.Random(3)
     stop = Event()
     produced = 0
-    with LiveBroker(tmp_path / "data", {"num.partitions": str(PARTITIONS)}) as broker:
+    # The records are years old by their timestamps, and this may take minutes.
+    settings = {"num.partitions": str(PARTITIONS), "log.retention.ms": "-1"}
+    with LiveBroker(tmp_path / "data", settings) as broker:
 
         def go_on_producing() -> None:
             nonlocal produced
