@@ -18,7 +18,7 @@ import logging
 import time
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from logging.handlers import BufferingHandler
 from typing import Any, Final, NamedTuple
@@ -206,12 +206,16 @@ class KafkaPython(SecuredClient):
         return settings
 
     def refusal(self, way: Way) -> str:
-        limit_ms = int(GIVES_UP_S * 1_000)
         with _leftovers_collected():
-            try:
-                KafkaProducer(**self._settings(way), bootstrap_timeout_ms=limit_ms).close()
-            except PythonError as error:
-                return repr(error)
+            return self._refusal(way)
+
+    def _refusal(self, way: Way) -> str:
+        # A function of its own: while the error is at hand, so is what it was raised in.
+        limit_ms = int(GIVES_UP_S * 1_000)
+        try:
+            KafkaProducer(**self._settings(way), bootstrap_timeout_ms=limit_ms).close()
+        except PythonError as error:
+            return repr(error)
         raise AssertionError("it was let in")
 
     @contextmanager
@@ -287,11 +291,16 @@ class AioKafka(SecuredClient):
         logger = logging.getLogger("aiokafka")
         logger.addHandler(told)
         try:
-            with _leftovers_collected(), pytest.raises(AioError):
-                asyncio.run(start())
+            with _leftovers_collected():
+                self._fail(start())
         finally:
             logger.removeHandler(told)
         return "\n".join(record.getMessage() for record in told.buffer)
+
+    @staticmethod
+    def _fail(start: Coroutine[Any, Any, None]) -> None:
+        with pytest.raises(AioError):
+            asyncio.run(start)
 
     @contextmanager
     def running(self, way: Way, topic: str) -> Iterator["_RunningAioKafka"]:
