@@ -168,6 +168,8 @@ def _partition_rows(topic: GeneratedTopic, first_id: int) -> Iterable[Row]:
             high_watermark=topic.files * RECORDS_PER_BATCH,
             unplanned_bytes=topic.files * BATCH_BYTES,
             live_bytes=topic.files * BATCH_BYTES,
+            first_open_offset=-1,
+            last_marker_offset=-1,
         )
 
 
