@@ -124,7 +124,7 @@ class TableBed:
         self.commits = 0
 
     def add(self, count: int, data: bytes | None = None, *, rows: int = ROWS) -> None:
-        """Segments become live, of the usual bytes or of `data`, which has so many `rows`."""
+        """Make `count` segments live: copies of `data` with its `rows`, or of the usual bytes."""
         data = self._bytes if data is None else data
         for _ in range(count):
             base, last = self._next_offset, self._next_offset + ROWS - 1

@@ -18,7 +18,7 @@ class SinkCounts:
         """Of the objects that were committed."""
 
     def answered(self, answer: SinkCommit, size_bytes: int) -> None:
-        """A commit of objects of so many bytes got this answer."""
+        """Count one commit by its answer, with the bytes of its objects."""
         if answer.error is not None:
             self.raised(answer.error)
         elif answer.is_repeated:

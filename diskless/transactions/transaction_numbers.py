@@ -1,11 +1,11 @@
 """Asks coordinators which transaction a batch or an offset belongs to, and whether it may.
 
 Whatever is written in a transaction carries the transaction's number, and the coordinator of the
-transactional id is asked for it each time: a number that was kept would be the last transaction's
-as soon as the next one has begun, under the same producer id and epoch. What is asked of one
-coordinator while it has a question is put together, so that there is one at a time.
+transactional id is asked for it each time. A number cannot be kept: the next transaction has
+another one, under the same producer id and epoch. A coordinator gets one call at a time; questions
+that come meanwhile go together in the next call.
 
-Called by the produce path and by the coordinators of groups, in the order in which they must hear.
+For the produce path and the coordinators of groups, of which neither calls it yet.
 Questions of one caller are answered in any order.
 
 Failure cases: a coordinator that cannot be asked is the error of each question.

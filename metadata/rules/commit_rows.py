@@ -92,7 +92,7 @@ def check_number(
     open_number: int,
     closed: ClosedTransaction | None,
 ) -> type[Rejected] | None:
-    """How a batch of transaction `number` is refused; None: it may be appended.
+    """The error that refuses a batch of transaction `number`; None: the batch is appended.
 
     `open_number` is that of the transaction that the producer has open in the partition, or
     NO_TRANSACTION; `closed` the last one that was ended there. One that was ended takes nothing any

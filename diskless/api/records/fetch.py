@@ -5,8 +5,8 @@
 - Asks for READ on each topic, in each request of a session anew.
 - A parked Fetch ends early when another answer of its connection waits behind it.
 - The broker's own `fetch.max.bytes` caps the answer; one whole batch is given in any case.
-- read_committed ends at the last stable offset, and is told the aborted transactions of the records
-  in the answer; read_uncommitted is told of none. Markers are in the answers to both.
+- read_committed ends at the last stable offset, and its answer lists the aborted transactions of
+  its records. read_uncommitted gets no such list. Both get markers.
 - A consumer that says it is in another rack (version 11 and above) is sent to a broker there by a
   preferred read replica (diskless/cluster/reader_routing.py). Never a diverging epoch or a leader
   hint.

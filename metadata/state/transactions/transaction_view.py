@@ -95,7 +95,7 @@ class TransactionView:
         }
 
     def closed(self, key: ClosedKey) -> ClosedTransaction | None:
-        """The last transaction that ended there; None: there was none. `key` must be known."""
+        """The last transaction that `key` ended; None: it ended none. `key` must be known."""
         found = self._closed.get(key)
         if not isinstance(found, Absent):
             return found

@@ -19,7 +19,7 @@ from tests.metadata.rules.test_commit_rules import (
     both_ways,
     deciding,
 )
-from wal.coordinates import NO_TRANSACTION, BatchExtent, ByteOffset
+from wal.coordinates import NO_TRANSACTION, BatchExtent, ByteOffset, ObjectKey
 from wal.errors import InvalidTransactionState, StaleProducerEpoch
 
 CLOSED = ClosedKey(10, 5)
@@ -49,7 +49,7 @@ class Partition:
 
     def commit(self, *batches: BatchExtent, key: str = KEY) -> Sequence[BatchCommit]:
         request = CommitFile(
-            object_key=key,  # type: ignore[arg-type]
+            object_key=ObjectKey(key),
             file_size_bytes=999,
             uploader_broker_id=1,
             batches=batches,
