@@ -13,7 +13,7 @@ carry it to their coordinators, and these take none of a number that they have c
 that comes late can open a transaction again, whatever the epoch it has.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -25,6 +25,9 @@ from wal.wire.layouts import Int8, Int16, Int32
 NO_PRODUCER_ID: Final = -1
 NO_PRODUCER_EPOCH: Final = -1
 NO_OFFSET: Final = -1
+
+LISTED_AT_ONCE: Final = 1_000
+"""Transactional ids in one answer that lists them."""
 
 EPOCH_MAX: Final = 32_766
 """The greatest epoch that a producer is given; the one above it only fences."""
@@ -208,3 +211,36 @@ class EndParts(NamedTuple):
     """Leader epoch of who decided; markers show it."""
     partitions: Sequence[TopicIdPartition] = ()
     groups: Sequence[str] = ()
+
+
+class ListTransactions(NamedTuple):
+    """Asks for transactional ids behind `after`, in the order of their names."""
+
+    after: str = ""
+    limit: Int32 = LISTED_AT_ONCE
+    states: Sequence[Int8] = ()
+    """Of `TransactionState`; none: whatever the state."""
+    transactional_ids: Sequence[str] = ()
+    """These alone, with all that belongs to their transactions; none: all, without it."""
+
+
+class ListedTransactions(NamedTuple):
+    transactions: Sequence[Transaction] = ()
+
+
+def page_of(known: Iterable[Transaction], asked: ListTransactions) -> ListedTransactions:
+    """Returns what was asked for of all that is known."""
+    wanted, states = frozenset(asked.transactional_ids), frozenset(asked.states)
+    found = sorted(
+        (
+            transaction
+            for transaction in known
+            if transaction.transactional_id > asked.after
+            and (not wanted or transaction.transactional_id in wanted)
+            and (not states or transaction.state in states)
+        ),
+        key=lambda transaction: transaction.transactional_id,
+    )[: max(min(asked.limit, LISTED_AT_ONCE), 0)]
+    if not wanted:
+        found = [transaction._replace(partitions={}, groups={}) for transaction in found]
+    return ListedTransactions(tuple(found))

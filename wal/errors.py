@@ -157,6 +157,10 @@ class InvalidProducerIdMapping(Rejected):
     """The transactional id is not known, or not as that of this producer id."""
 
 
+class TransactionalIdNotFound(Rejected):
+    """No producer has used this transactional id, or none for a long time."""
+
+
 class InvalidTransactionState(Rejected):
     """The producer's transaction is not in a state in which this can be done."""
 

@@ -151,7 +151,7 @@ KAFKA_CODE: Final[Mapping[type[DisklessError], ErrorCode]] = {
     group_errors.MemberEpochNotSpoken: ErrorCode.unsupported_version,
     transaction_errors.NotTransactionCoordinator: ErrorCode.not_coordinator,
     transaction_errors.TransactionCoordinatorUnavailable: ErrorCode.coordinator_not_available,
-    transaction_errors.TransactionalIdNotFound: ErrorCode.transactional_id_not_found,
+    errors.TransactionalIdNotFound: ErrorCode.transactional_id_not_found,
     transaction_errors.TransactionAbortable: ErrorCode.transaction_abortable,
     UnsupportedVersion: ErrorCode.unsupported_version,
     InvalidRequiredAcks: ErrorCode.invalid_required_acks,

@@ -18,10 +18,6 @@ class TransactionCoordinatorUnavailable(Retriable):
     """Nobody coordinates the transactional id now, or what had to be stored could not be."""
 
 
-class TransactionalIdNotFound(Rejected):
-    """No producer has used this transactional id, or none for a long time."""
-
-
 class TransactionAbortable(Rejected):
     """The transaction cannot go on, but its producer can: it aborts and begins another one."""
 

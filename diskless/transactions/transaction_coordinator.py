@@ -30,7 +30,6 @@ import structlog
 
 from diskless.transactions.errors import (
     NotTransactionCoordinator,
-    TransactionalIdNotFound,
     as_transaction_error,
 )
 from diskless.transactions.settings import TransactionSettings
@@ -54,6 +53,7 @@ from wal.errors import (
     NotCoordinator,
     OutcomeUnknown,
     Retriable,
+    TransactionalIdNotFound,
 )
 
 ANSWERED_AFTER_S: Final = 0.25

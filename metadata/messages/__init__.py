@@ -7,6 +7,7 @@
 - `readers`: what a program asks that takes records from the object store itself
 - `tables`: those about tables, between brokers and of a tiering job
 - `sinks`: those about sinks that stage objects, between brokers and of a driver
+- `transactions`: those about transactions, between brokers and of the command line
 - `access_tokens`: those about access tokens, between brokers and of the command line
 - `errors`: our errors as Kafka's codes, and back
 """

@@ -63,6 +63,7 @@ COORDINATOR_CODES: Final = (
     CoordinatorCode(errors.OutOfOrderSequence, 45, "OUT_OF_ORDER_SEQUENCE_NUMBER"),
     CoordinatorCode(errors.ProducerFenced, 90, "PRODUCER_FENCED"),
     CoordinatorCode(errors.InvalidProducerIdMapping, 49, "INVALID_PRODUCER_ID_MAPPING"),
+    CoordinatorCode(errors.TransactionalIdNotFound, 105, "TRANSACTIONAL_ID_NOT_FOUND"),
     CoordinatorCode(errors.InvalidTransactionState, 48, "INVALID_TXN_STATE"),
     CoordinatorCode(errors.InvalidTransactionTimeout, 50, "INVALID_TRANSACTION_TIMEOUT"),
     CoordinatorCode(errors.FencedLeaderEpoch, 74, "FENCED_LEADER_EPOCH"),

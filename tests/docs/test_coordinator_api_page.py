@@ -23,6 +23,12 @@ from metadata.messages.errors import COORDINATOR_CODES
 from metadata.messages.readers import OF_A_READER, READ_EXTENTS, READ_OFFSETS, READ_TOPIC
 from metadata.messages.sinks import SINKS_BETWEEN_BROKERS, SINKS_OF_A_DRIVER
 from metadata.messages.tables import TABLES_BETWEEN_BROKERS, TABLES_OF_A_TIERING_JOB
+from metadata.messages.transactions import (
+    ABORT_TRANSACTIONS,
+    LIST_TRANSACTIONS,
+    LIST_TRANSACTIONS_HERE,
+    TRANSACTIONS_BETWEEN_BROKERS,
+)
 from tests.support.coordinator_samples import SAMPLES, Samples, draw_answers
 from tests.support.kip_1164_schemas import SCHEMAS, Field, Schemas, decode, encode, parse_schemas
 from tests.support.profiles import examples
@@ -60,6 +66,8 @@ def test_every_operation_has_a_sample() -> None:
         *SINKS_OF_A_DRIVER,
         *TOKENS_BETWEEN_BROKERS,
         LIST_ACCESS_TOKENS,
+        *TRANSACTIONS_BETWEEN_BROKERS,
+        ABORT_TRANSACTIONS,
     )
     assert {operation.name for operation in rows} == set(SAMPLES)
     assert len({operation.key for operation in rows}) == len(rows)
@@ -87,6 +95,12 @@ def test_the_operations_about_tokens_are_on_the_page() -> None:
         here.request,
         here.answers,
     )
+
+
+def test_the_list_of_transactions_for_commands_is_on_the_page() -> None:
+    assert f"**{LIST_TRANSACTIONS.name}** ({LIST_TRANSACTIONS.key})" in PAGE
+    here = LIST_TRANSACTIONS_HERE
+    assert (LIST_TRANSACTIONS.request, LIST_TRANSACTIONS.answers) == (here.request, here.answers)
 
 
 def test_every_operation_is_on_the_page_and_no_other() -> None:

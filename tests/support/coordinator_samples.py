@@ -24,6 +24,7 @@ from metadata.messages import (
     readers,
     sinks,
     tables,
+    transactions,
 )
 from metadata.messages.codec import Operation
 from metadata.messages.shapes import Addressed
@@ -108,6 +109,7 @@ _SAMPLES: Final = [
         tables,
         sinks,
         access_tokens,
+        transactions,
     )
     for name, annotation in module.__annotations__.items()
     if any(get_origin(kind) is Operation for kind in get_args(annotation))

@@ -10,9 +10,9 @@ tiering job in `segments`. What is said here is only what is special:
 
 - CreatePartitions, CreateTopics, CreatePartitionsAt, AlterTopicConfigs, AlterClientQuotas: a bad
   name, count, config or quota refuses its entry alone (`topic_checks`).
-- CommitFile, CommitFilesAt, CommitSinkHere, CommitSegmentsHere, CommitRewritesHere: never divided.
-  A CommitFile of 4 MiB, the default limit of `socket.control.request.max.bytes`, holds 50,000
-  batches.
+- CommitFile, CommitFilesAt, CommitSinkHere, CommitSegmentsHere, CommitRewritesHere, EndParts,
+  JoinTransactions: never divided. A CommitFile of 4 MiB, the default limit of
+  `socket.control.request.max.bytes`, holds 50,000 batches.
 - DeleteRecords: -1 is the high watermark; LowWatermark is the log start offset afterwards.
 - ListOffsets, FindBatches: `diskless_list_offsets`, `diskless_find_batches`.
 - PlanSegmentsHere, PlanRewritesHere: an answer ends where one to a tiering job does (`segments`).
@@ -44,6 +44,11 @@ from metadata.messages.commit_file import COMMIT_FILE, COMMIT_FILES_AT
 from metadata.messages.find_batches import FIND_BATCHES
 from metadata.messages.sinks import COMMIT_SINK_HERE, SINKS_BETWEEN_BROKERS
 from metadata.messages.tables import TABLES_BETWEEN_BROKERS
+from metadata.messages.transactions import (
+    END_PARTS,
+    JOIN_TRANSACTIONS,
+    TRANSACTIONS_BETWEEN_BROKERS,
+)
 
 _CHECKS: Final[Mapping[int, Check]] = {
     coordinator.CREATE_PARTITIONS.key: topic_checks.checked_growth,
@@ -58,6 +63,8 @@ _PORTIONS: Final[Mapping[int, int | None]] = {
     COMMIT_SINK_HERE.key: None,
     brokers.COMMIT_SEGMENTS_HERE.key: None,
     brokers.COMMIT_REWRITES_HERE.key: None,
+    END_PARTS.key: None,
+    JOIN_TRANSACTIONS.key: None,
     coordinator.DELETE_RECORDS.key: PORTION_ROWS,
     coordinator.DESCRIBE_FILES.key: PORTION_ROWS,
 }
@@ -102,5 +109,6 @@ def coordinator_apis(
             *TABLES_BETWEEN_BROKERS,
             *SINKS_BETWEEN_BROKERS,
             *TOKENS_BETWEEN_BROKERS,
+            *TRANSACTIONS_BETWEEN_BROKERS,
         )
     ]

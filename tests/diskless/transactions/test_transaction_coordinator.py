@@ -10,7 +10,6 @@ import pytest
 
 from diskless.transactions.errors import (
     NotTransactionCoordinator,
-    TransactionalIdNotFound,
     TransactionCoordinatorUnavailable,
 )
 from diskless.transactions.settings import TransactionSettings
@@ -40,6 +39,7 @@ from wal.errors import (
     InvalidRequest,
     InvalidTransactionTimeout,
     NotCoordinator,
+    TransactionalIdNotFound,
     UnknownPartition,
 )
 
