@@ -22,7 +22,7 @@ Modules of schemas are imported on first use: all of them together take a second
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from struct import Struct
 from types import NoneType, UnionType
@@ -60,6 +60,9 @@ _MS: Final = timedelta(milliseconds=1)
 _LEAST_MS: Final = timedelta.min // _MS
 _GREATEST_MS: Final = timedelta.max // _MS
 """Not the negative of the least: a timedelta reaches farther up than down."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_EARLIEST: Final = datetime.min.replace(tzinfo=UTC) - _EPOCH
+_LATEST: Final = datetime.max.replace(tzinfo=UTC) - _EPOCH
 _PIECES_JOINED: Final = 512
 
 _UINT16: Final = Struct(">H")
@@ -391,6 +394,12 @@ def _read_milliseconds(reader: Reader) -> timedelta:
     return timedelta(milliseconds=min(max(reader.int64(), _LEAST_MS), _GREATEST_MS))
 
 
+def _read_time(reader: Reader) -> datetime:
+    """Beyond what a datetime holds, as far as it goes."""
+    since = _read_milliseconds(reader)
+    return _EPOCH + min(max(since, _EARLIEST), _LATEST)
+
+
 _SCALARS: Final[Mapping[str, _Scalar]] = {
     "bool": (lambda reader: reader.uint8() != 0, lambda value: b"\x01" if value else b"\x00"),
     "int8": (Reader.int8, INT8.pack),
@@ -406,6 +415,7 @@ _SCALARS: Final[Mapping[str, _Scalar]] = {
         lambda value: INT32.pack(value // _MS),
     ),
     "timedelta_i64": (_read_milliseconds, lambda value: INT64.pack(value // _MS)),
+    "datetime_i64": (_read_time, lambda value: INT64.pack((value - _EPOCH) // _MS)),
 }
 """How the types of kio's schemas that are always written alike are read and written."""
 

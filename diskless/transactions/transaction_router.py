@@ -6,9 +6,11 @@ leads, the answer is NotTransactionCoordinator, whereupon clients ask who does.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, Protocol
 
+from diskless.loop.long_work import each
 from diskless.ports import ProducerIds
 from diskless.transactions.errors import (
     NotTransactionCoordinator,
@@ -36,6 +38,8 @@ from metadata.transaction_operations import (
 from wal.clock import Clock, Sleep
 from wal.coordinates import TopicIdPartition
 from wal.errors import DisklessError, InvalidRequest, InvalidTransactionTimeout, UnknownPartition
+
+NOTHING_REFUSED: Final[Mapping[Any, DisklessError]] = MappingProxyType({})
 
 
 class FollowedPartition(Protocol):
@@ -153,23 +157,39 @@ class TransactionRouter:
         )
 
     async def add_partitions(
-        self, producer: Producer, partitions: Sequence[tuple[str, int]]
+        self,
+        producer: Producer,
+        partitions: Sequence[tuple[str, int]],
+        *,
+        refused: Mapping[Any, DisklessError] = NOTHING_REFUSED,
     ) -> DisklessError | Sequence[DisklessError | None]:
-        """The error of all, or those of partitions that there are not; then none was added."""
+        """The error of all, or those of partitions that cannot be added; then none was added.
+
+        `refused`: topics by name that nothing is added of, though the others are looked for.
+        """
         transactions = self._transactions(producer.transactional_id)
         if isinstance(transactions, DisklessError):
             return transactions
-        errors: list[DisklessError | None] = []
-        found: list[TransactionPartition] = []
         topics = self._topics()
-        for name, index in partitions:
+
+        def find(named: tuple[str, int]) -> TransactionPartition | DisklessError:
+            name, index = named
+            if name in refused:
+                return refused[name]
             topic = topics.get(name)
             if topic is None or not 0 <= index < topic.partition_count:
-                errors.append(UnknownPartition(f"{name}-{index}"))
-                continue
-            errors.append(None)
+                return UnknownPartition(f"{name}-{index}")
             partition = TopicIdPartition(topic.topic_id, index)
-            found.append(TransactionPartition(partition, topic.coordinator_of(index)))
+            return TransactionPartition(partition, topic.coordinator_of(index))
+
+        found: list[TransactionPartition] = []
+        errors: list[DisklessError | None] = []
+        for one in await each(find, partitions):
+            if isinstance(one, DisklessError):
+                errors.append(one)
+            else:
+                errors.append(None)
+                found.append(one)
         if len(found) < len(errors):
             return errors
         error = await transactions.add(AddToTransaction(*producer, partitions=found))
@@ -205,8 +225,10 @@ class TransactionRouter:
             return transactions
         return transactions.describe(transactional_id)
 
-    def list(self) -> Iterable[Transaction]:
+    def list(self) -> Sequence[Transaction]:
         """The transactional ids this broker coordinates."""
+        listed: list[Transaction] = []
         for transactions in self._led.values():
             if transactions.serves:
-                yield from transactions.list()
+                listed += transactions.list()
+        return listed

@@ -1,9 +1,10 @@
-"""Matches topic names against subscribed patterns, in the RE2 dialect that Kafka uses for them.
+"""Matches names against patterns of clients, in the RE2 dialect that Kafka uses for them.
 
 RE2 takes time proportional to the name, whatever the pattern, and memory up to a limit: a client
 cannot make the broker work for ever. A pattern is for whole names, as in Kafka: `a` matches only
 the topic "a". A `TopicPattern` remembers which names it has looked at, so that a new topic costs
-one match; `PatternsInUse` has each pattern once for all that use it.
+one match; `PatternsInUse` has each pattern once for all that use it. `compiled_pattern` is for
+names of other things.
 
 Raises: InvalidRegularExpression (code 128) for what RE2 does not take, look-ahead and references to
 groups among it, and for what would become too large.
@@ -11,7 +12,7 @@ groups among it, and for what would become too large.
 
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
-from typing import Final
+from typing import Any, Final
 from weakref import WeakValueDictionary
 
 import re2
@@ -28,6 +29,23 @@ _COMPILED_BYTES_MAX: Final = 1 << 20
 _SHOWN_LENGTH_MAX: Final = 100
 
 
+def compiled_pattern(pattern: str) -> Any:
+    """What re2 compiled, to be asked with bytes. Raises: InvalidRegularExpression."""
+    if len(pattern) > PATTERN_LENGTH_MAX:
+        raise _invalid(pattern, f"longer than {PATTERN_LENGTH_MAX} characters")
+    options = re2.Options()
+    options.max_mem = _COMPILED_BYTES_MAX
+    options.never_capture = True
+    options.log_errors = False
+    try:
+        # Of bytes: for text, the bindings also work out where in it a match begins and ends.
+        return re2.compile(pattern.encode(), options)
+    except re2.error as error:
+        raise _invalid(pattern, _reason(error)) from error
+    except UnicodeEncodeError as error:
+        raise _invalid(pattern, "not valid Unicode") from error
+
+
 class TopicPattern:
     """One compiled pattern."""
 
@@ -35,19 +53,7 @@ class TopicPattern:
 
     def __init__(self, pattern: str) -> None:
         """Raises: InvalidRegularExpression."""
-        if len(pattern) > PATTERN_LENGTH_MAX:
-            raise _invalid(pattern, f"longer than {PATTERN_LENGTH_MAX} characters")
-        options = re2.Options()
-        options.max_mem = _COMPILED_BYTES_MAX
-        options.never_capture = True
-        options.log_errors = False
-        try:
-            # Of bytes: for text, the bindings also work out where in it a match begins and ends.
-            self._compiled = re2.compile(pattern.encode(), options)
-        except re2.error as error:
-            raise _invalid(pattern, _reason(error)) from error
-        except UnicodeEncodeError as error:
-            raise _invalid(pattern, "not valid Unicode") from error
+        self._compiled = compiled_pattern(pattern)
         self.pattern = pattern
         self._looked_at: set[str] = set()
         self._matched: set[str] = set()
@@ -90,7 +96,7 @@ class PatternsInUse:
 
 def _invalid(pattern: str, reason: str) -> InvalidRegularExpression:
     shown = pattern if len(pattern) <= _SHOWN_LENGTH_MAX else f"{pattern[:_SHOWN_LENGTH_MAX]}…"
-    return InvalidRegularExpression(f"topic pattern {shown!r}: {reason}")
+    return InvalidRegularExpression(f"pattern {shown!r}: {reason}")
 
 
 def _reason(error: Exception) -> str:
