@@ -13,8 +13,9 @@ that append ends a transaction. Otherwise it holds the decision, and then:
 Invariants:
 
 - A decision is told from the log only, so all are told the same, however often and by whomever.
-- What is decided is told until everybody has answered. A new leader goes on where the last one
-  was. A coordinator that does not answer holds up its own transactions alone.
+- What is decided is told until everybody has answered, whoever decided it: a producer's request, a
+  timeout, another broker. A new leader goes on where the last one was. A coordinator that does not
+  answer holds up its own transactions alone.
 - A producer is answered when its transaction is completed, or ANSWERED_AFTER_S after the decision,
   which cannot change any more; the next transaction may have to wait for the rest.
 
@@ -23,8 +24,8 @@ fails while somebody is told is tried again, with back-off, until this broker le
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, NamedTuple, Protocol
 
 import structlog
 
@@ -33,6 +34,7 @@ from diskless.transactions.errors import (
     as_transaction_error,
 )
 from diskless.transactions.settings import TransactionSettings
+from diskless.transactions.transaction_ends import Tell, parts_of
 from metadata.transaction_operations import (
     AbortTransaction,
     AddToTransaction,
@@ -46,29 +48,32 @@ from metadata.transaction_operations import (
     TransactionState,
 )
 from wal.clock import Clock, Sleep
-from wal.coordinates import TopicIdPartition
 from wal.errors import (
     ConcurrentTransactions,
     DisklessError,
     NotCoordinator,
     OutcomeUnknown,
+    Rejected,
     Retriable,
     TransactionalIdNotFound,
 )
 
 ANSWERED_AFTER_S: Final = 0.25
-TOLD_AT_ONCE: Final = 64
-"""Transactions of one metadata partition whose ends are told at a time."""
 ABORTED_AT_ONCE: Final = 100
 EXPIRED_AT_ONCE: Final = 1_000
 _RETRY_S: Final = 0.1
 _RETRY_MAX_S: Final = 5.0
+_LOOKED_AT_ONCE: Final = 5_000
+"""Before others have a turn."""
 
 log = structlog.get_logger(__name__)
 
-Tell = Callable[[int, EndParts], Awaitable[DisklessError | None]]
-"""Tells one coordinator, a metadata partition, about its part of a transaction. Raises as calls of
-coordinators do."""
+
+class TransactionCounts(NamedTuple):
+    """The transactions of a coordinator when it looked at all of them the last time."""
+
+    ongoing: int = 0
+    oldest_began_ms: int | None = None
 
 
 class TransactionStore(Protocol):
@@ -87,6 +92,10 @@ class TransactionStore(Protocol):
     async def complete(self, transactional_id: str, number: int) -> None: ...
 
     async def expire_ids(self, limit: int) -> int: ...
+
+    def subscribe(self, listener: Callable[[str], None]) -> None:
+        """`listener` hears the transactional id of what is decided and not completed."""
+        ...
 
     def transaction(self, transactional_id: str) -> Transaction | None: ...
 
@@ -117,8 +126,8 @@ class PartitionTransactions:
         self._sleep = sleep
         self._tasks: asyncio.TaskGroup | None = None
         self._telling: dict[str, asyncio.Task[None]] = {}
-        self._turns = asyncio.Semaphore(TOLD_AT_ONCE)
         self.timed_out = 0
+        self.counts = TransactionCounts()
 
     # -- life -----------------------------------------------------------------------------------
 
@@ -129,9 +138,9 @@ class PartitionTransactions:
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
+                self._store.subscribe(self._look)
                 while True:
-                    for transaction in self._store.transactions():
-                        self._see_to_the_end(transaction)
+                    await self._look_at_all()
                     await self._sleep(settings.abort_interval_ms / 1000)
                     await self._retried("abort", self._abort_timed_out)
                     if self._clock.monotonic() >= next_expiry:
@@ -154,6 +163,26 @@ class PartitionTransactions:
         if self._tasks is None:
             return NotTransactionCoordinator("another broker coordinates the transactional id")
         return None
+
+    async def _look_at_all(self) -> None:
+        """Count them, and go on with those that are decided."""
+        ongoing = 0
+        oldest_ms: int | None = None
+        for number, transaction in enumerate(self._store.transactions(), 1):
+            if transaction.state == TransactionState.ONGOING:
+                ongoing += 1
+                began_ms = transaction.began_ms
+                oldest_ms = began_ms if oldest_ms is None else min(oldest_ms, began_ms)
+            elif transaction.is_open:
+                self._see_to_the_end(transaction)
+            if number % _LOOKED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        self.counts = TransactionCounts(ongoing, oldest_ms)
+
+    @property
+    def ending(self) -> int:
+        """Transactions that are decided, and of which not everybody has heard."""
+        return len(self._telling)
 
     async def _retried(self, what: str, action: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -211,7 +240,8 @@ class PartitionTransactions:
         except DisklessError as error:
             return as_transaction_error(error)
         if ended.error is None and not ended.is_completed:
-            telling = self._look(transactional_id)
+            self._look(transactional_id)
+            telling = self._telling.get(transactional_id)
             if telling is not None:
                 await asyncio.wait([telling], timeout=ANSWERED_AFTER_S)
         return ended.error
@@ -229,50 +259,42 @@ class PartitionTransactions:
 
     # -- the end --------------------------------------------------------------------------------
 
-    def _look(self, transactional_id: str) -> "asyncio.Task[None] | None":
+    def _look(self, transactional_id: str) -> None:
         transaction = self._store.transaction(transactional_id)
-        return None if transaction is None else self._see_to_the_end(transaction)
+        if transaction is not None:
+            self._see_to_the_end(transaction)
 
-    def _see_to_the_end(self, transaction: Transaction) -> "asyncio.Task[None] | None":
-        """The task that tells how a decided transaction ends; None when there is nothing to tell.
+    def _see_to_the_end(self, transaction: Transaction) -> None:
+        """Tell how it ends, if it is decided, in a task.
 
         There is one for a transactional id: its next transaction waits for this one.
         """
         if self._tasks is None or not TransactionState(transaction.state).is_decided:
-            return None
+            return
         name = transaction.transactional_id
-        telling = self._telling.get(name)
-        if telling is None:
+        if name not in self._telling:
             telling = self._tasks.create_task(self._bring_to_an_end(transaction))
             self._telling[name] = telling
             telling.add_done_callback(lambda _: self._telling.pop(name, None))
-        return telling
 
     async def _bring_to_an_end(self, transaction: Transaction) -> None:
         """Returns when it is completed, or when this broker leads no more."""
-        async with self._turns:
-            parts = _parts_of(transaction, self._leader_epoch())
-            async with asyncio.TaskGroup() as tasks:
-                for coordinator, part in parts.items():
-                    tasks.create_task(self._until_heard(coordinator, part))
-            await self._until_completed(transaction)
+        async with asyncio.TaskGroup() as tasks:
+            for coordinator, part in parts_of(transaction, self._leader_epoch()):
+                tasks.create_task(self._until_heard(coordinator, part))
+        await self._until_completed(transaction)
 
     async def _until_heard(self, coordinator: int, part: EndParts) -> None:
         pause_s = _RETRY_S
-        while True:
-            try:
-                error = await self._tell(coordinator, part)
-            except DisklessError as failure:
-                error = failure
-            if error is None:
-                return
-            log.warning(
-                "the end of a transaction was not heard, trying again",
-                coordinator=coordinator,
-                producer_id=part.producer_id,
-                number=part.number,
-                error=str(error),
-            )
+        while (error := await self._tell(coordinator, part)) is not None:
+            if pause_s == _RETRY_S:
+                log.warning(
+                    "the end of a transaction was not heard, telling it again and again",
+                    coordinator=coordinator,
+                    producer_id=part.producer_id,
+                    number=part.number,
+                    error=str(error),
+                )
             await self._sleep(pause_s)
             pause_s = min(2 * pause_s, _RETRY_MAX_S)
 
@@ -281,30 +303,9 @@ class PartitionTransactions:
             try:
                 await self._store.complete(transaction.transactional_id, transaction.number)
                 return
-            except NotCoordinator:
+            except (NotCoordinator, Rejected):
+                # Refused: it is completed, by a call whose answer was lost.
                 return
             except (Retriable, OutcomeUnknown) as error:
                 log.warning("the end of a transaction was not noted", error=str(error))
             await self._sleep(_RETRY_S)
-
-
-def _parts_of(transaction: Transaction, leader_epoch: int) -> Mapping[int, EndParts]:
-    """What each coordinator has to be told."""
-    partitions: dict[int, list[TopicIdPartition]] = {}
-    groups: dict[int, list[str]] = {}
-    for partition, coordinator in transaction.partitions.items():
-        partitions.setdefault(coordinator, []).append(partition)
-    for group_id, coordinator in transaction.groups.items():
-        groups.setdefault(coordinator, []).append(group_id)
-    return {
-        coordinator: EndParts(
-            producer_id=transaction.producer_id,
-            producer_epoch=transaction.producer_epoch,
-            number=transaction.number,
-            is_commit=TransactionState(transaction.state).is_commit,
-            coordinator_epoch=leader_epoch,
-            partitions=partitions.get(coordinator, ()),
-            groups=groups.get(coordinator, ()),
-        )
-        for coordinator in sorted({*partitions, *groups})
-    }

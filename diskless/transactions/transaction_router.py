@@ -20,9 +20,9 @@ from diskless.transactions.errors import (
 from diskless.transactions.settings import TransactionSettings
 from diskless.transactions.transaction_coordinator import (
     PartitionTransactions,
-    Tell,
     TransactionStore,
 )
+from diskless.transactions.transaction_ends import Tell
 from metadata.operations import Leader, TopicDescription
 from metadata.rules.groups import group_coordinator
 from metadata.transaction_operations import (

@@ -1,18 +1,20 @@
 """A coordinator of transactional ids tells how a transaction ends, whatever fails on the way."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from uuid import UUID
 
 import pytest
 
+from diskless.transactions.call_lanes import BYTES_AT_ONCE
 from diskless.transactions.errors import (
     NotTransactionCoordinator,
     TransactionCoordinatorUnavailable,
 )
 from diskless.transactions.settings import TransactionSettings
+from diskless.transactions.transaction_ends import PARTITION_BYTES, parts_of, transaction_ends
 from diskless.transactions.transaction_router import Producer, TransactionRouter
 from metadata.operations import Leader, TopicDescription
 from metadata.rules.groups import group_coordinator
@@ -61,6 +63,11 @@ class MemoryStore:
     inits: list[InitProducer] = field(default_factory=list)
     completed: list[int] = field(default_factory=list)
     timed_out: list[Transaction] = field(default_factory=list)
+    decided: Callable[[str], None] = print
+    """Hears what is decided."""
+
+    def subscribe(self, listener: Callable[[str], None]) -> None:
+        self.decided = listener
 
     def _fail(self) -> None:
         if self.failures:
@@ -325,6 +332,51 @@ async def test_a_broker_that_does_not_lead_sends_producers_on() -> None:
         assert [*router.list()] == [setting.store.known]
         assert isinstance(router.describe(""), InvalidRequest)
     assert isinstance(router.describe(NAME), NotTransactionCoordinator)
+
+
+async def test_what_another_broker_had_decided_is_told_at_once() -> None:
+    setting = Setting()
+    async with setting.leading() as router:
+        await setting.open(router)
+        await setting.store.end_transaction(EndTransaction(*PRODUCER, is_commit=True))
+        setting.store.decided(NAME)
+        await until(lambda: setting.store.completed == [1])
+    assert {part.is_commit for _, part in setting.heard} == {True}
+
+
+async def test_a_coordinator_that_does_not_answer_holds_up_nobody_else() -> None:
+    away = asyncio.Event()
+
+    async def call(coordinator: int, parts: Sequence[EndParts]) -> Sequence[DisklessError | None]:
+        if coordinator == 1 - INDEX:
+            await away.wait()
+        return [None] * len(parts)
+
+    async with transaction_ends(call) as ends:
+        waiting = [ends.ask(1 - INDEX, EndParts(number, 0, 1, True, 5)) for number in range(2_000)]
+        assert await ends.ask(INDEX, EndParts(1, 0, 1, True, 5)) is None
+        assert not any(answer.done() for answer in waiting)
+        away.set()
+        assert await asyncio.gather(*waiting) == [None] * 2_000
+
+
+def test_a_transaction_with_very_many_parts_is_told_in_pieces() -> None:
+    at_once = BYTES_AT_ONCE // PARTITION_BYTES
+    partitions = {TopicIdPartition(TOPIC, index): index % 2 for index in range(2 * at_once + 5)}
+    groups = {"g" * 30_000 + str(index): 1 for index in range(20)} | {"h": 2}
+    state = TransactionState.PREPARE_ABORT
+    transaction = Transaction(1, NAME, 40, 3, number=8, state=state)._replace(
+        partitions=partitions, groups=groups
+    )
+    told = [*parts_of(transaction, 5)]
+    assert [coordinator for coordinator, _ in told] == sorted(c for c, _ in told)
+    assert {(p.producer_id, p.number, p.is_commit) for _, p in told} == {(40, 8, False)}
+    for parts, of in (("partitions", partitions), ("groups", groups)):
+        heard = [(one, where) for where, part in told for one in getattr(part, parts)]
+        assert dict(heard) == of
+        assert len(heard) == len(of)
+    assert max(len(part.partitions) for _, part in told) == at_once
+    assert max(sum(map(len, part.groups)) for _, part in told) < BYTES_AT_ONCE
 
 
 async def test_an_abort_by_an_administrator_is_told_as_any_other() -> None:

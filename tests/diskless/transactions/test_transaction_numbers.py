@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from diskless.transactions.transaction_numbers import ASKED_AT_ONCE, TransactionNumbers
+from diskless.transactions.call_lanes import ASKED_AT_ONCE, BYTES_AT_ONCE
+from diskless.transactions.transaction_numbers import TransactionNumbers
 from metadata.rules.groups import group_coordinator
 from metadata.transaction_operations import JoinedTransaction, JoinTransaction
 from wal.errors import CommitFailed, StorageFailed
@@ -47,6 +48,27 @@ async def test_what_is_asked_during_a_call_goes_together_in_the_next() -> None:
         assert [answer.number for answer in answers] == [*range(1, 5 + ASKED_AT_ONCE)]
     index = group_coordinator("a", COORDINATORS)
     assert coordinators.calls == [(index, 1), (index, ASKED_AT_ONCE), (index, 3)]
+
+
+async def test_one_call_does_not_take_more_than_a_broker_reads() -> None:
+    coordinators = Coordinators()
+    coordinators.gate.set()
+    wide = JoinTransaction("a", 40, 1, groups=["g" * 32_000] * 20)
+    async with TransactionNumbers(coordinators.ask, COORDINATORS) as numbers:
+        await asyncio.gather(*(numbers.ask(wide) for _ in range(4)))
+    index = group_coordinator("a", COORDINATORS)
+    assert 20 * 32_000 < BYTES_AT_ONCE < 40 * 32_000
+    assert coordinators.calls == [(index, 1)] * 4
+
+
+async def test_who_goes_away_does_not_keep_others_from_their_answers() -> None:
+    coordinators = Coordinators()
+    async with TransactionNumbers(coordinators.ask, COORDINATORS) as numbers:
+        gone, stays = numbers.ask(question("a", 1)), numbers.ask(question("a", 2))
+        gone.cancel()
+        coordinators.gate.set()
+        assert await stays == JoinedTransaction(2)
+        assert await numbers.ask(question("a", 3)) == JoinedTransaction(3)
 
 
 async def test_each_coordinator_is_asked_about_its_own_ids() -> None:
