@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import ClassVar, Final, Self
+from typing import IO, ClassVar, Final, Protocol, Self
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -37,6 +37,35 @@ _READY_ADDRESS: Final = re.compile(
 
 class BrokerError(Exception):
     """A `diskless` process did not do what it was asked; the message ends with its last output."""
+
+
+class Child(Protocol):
+    """What is asked of a process that was started; `subprocess.Popen` has more."""
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def stdout(self) -> IO[str] | None: ...
+    def send_signal(self, sig: int) -> None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+
+
+def start_process(
+    command: Sequence[str | Path], output: int, environment: Mapping[str, str]
+) -> Child:
+    """Start a command without input; all its output goes to `output`, a file or PIPE."""
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+    )
+
+
+start: Callable[[Sequence[str | Path], int, Mapping[str, str]], Child] = start_process
+"""How every process here is started."""
 
 
 def free_port() -> int:
@@ -77,7 +106,7 @@ class BrokerProcess:
         lines = {**(settings or {}), "http.listen": self._metrics_address}
         self._configuration.write_text("".join(f"{key}={lines[key]}\n" for key in lines))
         self._has_listeners = "listeners" in lines
-        self._process: subprocess.Popen[str] | None = None
+        self._process: Child | None = None
         self._output: threading.Thread | None = None
         self._is_ready = False
         self._settled = threading.Event()  # it is ready, or it ended
@@ -117,14 +146,7 @@ class BrokerProcess:
         command += ["--config", self._configuration]
         if self._object_store is not None:
             command += ["--object-store", self._object_store]
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={**os.environ, **(environment or {})},
-        )
+        self._process = start(command, subprocess.PIPE, {**os.environ, **(environment or {})})
         self._output = threading.Thread(target=self._copy_output, args=(self._process,))
         self._output.start()
         ended_or_ready = self._settled.wait(START_TIMEOUT_S)
@@ -179,7 +201,7 @@ class BrokerProcess:
         self._counters_of_this_life = Counter()
         return status
 
-    def _copy_output(self, process: subprocess.Popen[str]) -> None:
+    def _copy_output(self, process: Child) -> None:
         """Append the broker's output to its log; the first `ready` line tells its address."""
         assert process.stdout is not None
         with process.stdout, self._log.open("a") as log:
@@ -224,17 +246,12 @@ def run_logged(
     with log.open("a") as output:
         output.write(f"$ {' '.join(map(str, command))}\n")
         output.flush()
+        process = start(command, output.fileno(), {**os.environ, **(environment or {})})
         try:
-            return subprocess.run(
-                command,
-                check=False,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                timeout=timeout_s,
-                env={**os.environ, **(environment or {})},
-            ).returncode
+            return process.wait(timeout_s)
         except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
             raise BrokerError(
                 f"{command[0]} {command[1]} took longer than {timeout_s:.0f} s; {_tail(log)}"
             ) from None

@@ -22,6 +22,7 @@ pytest_plugins = [
     "tests.support.timeless_hypothesis",
     "tests.support.profiles",
     "tests.support.spark_session",
+    "tests.support.warm_commands",
 ]
 
 REPOSITORY = Path(__file__).resolve().parent.parent

@@ -45,7 +45,8 @@ KEY_PASSWORD, ADMIN_PASSWORD, S3_KEY = (f"{MARKER}-{what}" for what in ("key", "
 USER_PASSWORD, WRONG_PASSWORD = (f"{MARKER}-{what}" for what in ("user", "wrong"))
 TIMEOUT_S: Final = 60
 
-pytestmark = pytest.mark.clients
+# Who lists processes sees the command line that started one.
+pytestmark = [pytest.mark.clients, pytest.mark.cold]
 
 
 def encrypted(keystore: str) -> str:
