@@ -8,6 +8,9 @@ whole transaction: however often an offset was committed in it, its row is writt
 no other table than those of the groups, so other records do not make them be written earlier; a
 record that deletes does.
 
+What a transaction wants to commit goes with the group, or with the offset that it would replace, as
+in Kafka; so nothing of it comes back when the transaction ends.
+
 The row of a group is made by the first record that names it, and its surrogate key is that record's
 offset in the metadata log.
 
@@ -30,7 +33,13 @@ from metadata.records.groups import (
     OffsetsCommittedRecord,
     OffsetsDeletedRecord,
 )
-from metadata.state.schema import COMMIT_PERIOD_MS, CONSUMER_GROUPS, GROUP_OFFSETS, Row
+from metadata.state.schema import (
+    COMMIT_PERIOD_MS,
+    CONSUMER_GROUPS,
+    GROUP_OFFSETS,
+    PENDING_OFFSETS,
+    Row,
+)
 from wal.errors import CorruptState
 
 _KEYS_PER_QUERY: Final = 1_000
@@ -50,6 +59,11 @@ _SELECT_OFFSETS: Final = """
         AND found.partition = wanted.partition AND found.topic_id = wanted.topic_id
 """
 _HAS_OFFSETS: Final = "SELECT 1 FROM group_offsets WHERE group_key = ? LIMIT 1"
+_PENDING: Final = (
+    "SELECT producer_id, partition, group_id, topic_id, commit_ms, checksum FROM pending_offsets"
+    " WHERE group_id = ?"
+)
+_DELETE_PENDING: Final = PENDING_OFFSETS.delete_sql()
 _UPDATE_GROUP: Final = CONSUMER_GROUPS.update_sql("kind", "updated_ms", "state")
 _DELETE_GROUP: Final = CONSUMER_GROUPS.delete_sql()
 _UPSERT_OFFSET: Final = GROUP_OFFSETS.upsert_sql()
@@ -178,6 +192,7 @@ class GroupChanges:
     # -- deleting -------------------------------------------------------------------------------
 
     def _delete_offsets(self, record: OffsetsDeletedRecord) -> None:
+        self._delete_pending(record)
         group = self._groups([record.group_id]).get(record.group_id)
         if group is None:
             return
@@ -193,7 +208,18 @@ class GroupChanges:
         if group.kind == GroupKind.OFFSETS_ONLY and not has_offsets:
             self._delete_row(group)
 
+    def _delete_pending(self, record: OffsetsDeletedRecord) -> None:
+        named = {(partition, topic_id.bytes) for topic_id, partition in record.partitions}
+        gone: dict[tuple[int, int, str, bytes], int] = {}
+        for *key, commit_ms, checksum in self._driver.execute(_PENDING, (record.group_id,)):
+            producer_id, partition, group_id, topic_id = key
+            if (partition, topic_id) in named and commit_ms <= record.committed_until_ms:
+                gone[producer_id, partition, group_id, topic_id] = checksum
+        self._driver.executemany(_DELETE_PENDING, [*gone])
+        self._state.subtract(sum(gone.values()))
+
     def _delete_group(self, group_id: str) -> None:
+        self._state.delete_where(PENDING_OFFSETS, PENDING_OFFSETS.table.c.group_id == group_id)
         group = self._groups([group_id]).get(group_id)
         if group is not None:
             self._state.delete_where(GROUP_OFFSETS, GROUP_OFFSETS.table.c.group_key == group.id)

@@ -73,7 +73,8 @@ class OffsetsDeletedRecord:
 
     Except for what was committed after `committed_until_ms`: the worker that lets offsets expire
     read them some time before, and a commit may have come in between. What is not there is passed
-    over. A group that has nothing but offsets is gone with the last of them.
+    over. A group that has nothing but offsets is gone with the last of them. What waits for the end
+    of a transaction goes by the same rule.
     """
 
     group_id: str
