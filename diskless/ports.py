@@ -326,12 +326,16 @@ class TopicAdmin(Protocol):
 
 
 class ActiveProducer(NamedTuple):
-    """What is remembered of an idempotent producer on one partition."""
+    """What is remembered of a producer on one partition."""
 
     producer_id: int
     producer_epoch: int
     last_sequence: int
     last_append_ms: int
+    coordinator_epoch: int = -1
+    """Of who ended its last transaction here, as far as its marker is still there."""
+    first_open_offset: int = -1
+    """Where its open transaction began here; -1: it has none, or none with data here."""
 
 
 class StoredPartitions(Protocol):

@@ -52,7 +52,10 @@ from metadata.messages.shapes import Addressed
 from metadata.replica.replica import CommitListener, Replica
 from metadata.rules.files import permuted_owners
 from metadata.state.image import PartitionState
-from metadata.state.producer_rows import StoredProducer, producers_of
+from metadata.state.transactions.described_producers import (
+    DescribedProducer,
+    described_producers,
+)
 from wal.clock import Clock, Sleep
 from wal.coordinates import TopicIdPartition
 from wal.errors import (
@@ -479,7 +482,7 @@ class RoutedClient(Coordinator):
 
     async def producers(
         self, partition: TopicIdPartition, *, limit: int
-    ) -> Sequence[StoredProducer]:
+    ) -> Sequence[DescribedProducer]:
         """The producers that wrote to a partition last, as this broker's replica has them.
 
         Raises: UnknownPartition, CorruptState.
@@ -489,5 +492,5 @@ class RoutedClient(Coordinator):
         if replica is None or partition_id is None:
             raise UnknownPartition(f"{partition} is not known here")
         return await replica.state.read(
-            partial(producers_of, partition_id=partition_id, limit=limit)
+            partial(described_producers, partition_id=partition_id, limit=limit)
         )

@@ -1,10 +1,11 @@
-"""DescribeProducers, key 61, version 0: the idempotent producers that a partition remembers.
+"""DescribeProducers, key 61, version 0: the producers that a partition remembers.
 
 - As this broker has heard, which may be a moment behind the partition's coordinator.
 - The most recent PRODUCERS_MAX of a partition. One that was silent for producer.id.expiration.ms is
   forgotten.
+- The coordinator epoch of who ended a producer's last transaction is known until the marker is
+  rolled.
 - Asks for READ on each topic.
-- There are no transactions: no open one, and no coordinator epoch.
 """
 
 from collections.abc import Sequence
@@ -25,8 +26,6 @@ from wal.errors import DisklessError
 KEY: Final = 61
 
 PRODUCERS_MAX: Final = 10_000
-
-_NONE: Final = -1
 
 
 def api(topics: TopicAdmin, stored: StoredPartitions, access: Access) -> Api:
@@ -77,6 +76,6 @@ def _producer(producer: ActiveProducer) -> Fields:
         "producer_epoch": producer.producer_epoch,
         "last_sequence": producer.last_sequence,
         "last_timestamp": producer.last_append_ms,
-        "coordinator_epoch": _NONE,
-        "current_txn_start_offset": _NONE,
+        "coordinator_epoch": producer.coordinator_epoch,
+        "current_txn_start_offset": producer.first_open_offset,
     }

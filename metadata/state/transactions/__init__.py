@@ -2,5 +2,6 @@
 
 - `overlay`: what pending operations have written; not of transactions alone
 - `transaction_image`: committed, in memory; `transaction_view`: with what is pending
-- `transaction_queries`: questions to SQLite; `transaction_rows`: those of readers of partitions
+- `transaction_queries`: questions to SQLite; `transaction_rows`: those of readers of partitions;
+  `described_producers`: those of administrators
 """

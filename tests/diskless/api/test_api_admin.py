@@ -607,7 +607,8 @@ async def test_the_producers_of_partitions_are_described():
     async with connected() as (broker, client):
         topic = broker.topics.add("t", partitions=2)
         broker.stored.active[TopicIdPartition(topic.topic_id, 0)] = [
-            ActiveProducer(1_000, 3, 8, 123_456)
+            ActiveProducer(1_000, 3, 8, 123_456),
+            ActiveProducer(1_001, 3, 8, 123_456, 6, 77),
         ]
         asked = [
             {"name": "t", "partition_indexes": [0, 1, 2]},
@@ -616,7 +617,8 @@ async def test_the_producers_of_partitions_are_described():
         answer = await client.ask(PRODUCERS, 0, topics=asked)
         codes = [[p.error_code for p in t.partitions] for t in answer.topics]
         assert codes == [[0, 0, 3], [3]]
-        (producer,) = answer.topics[0].partitions[0].active_producers
+        producer, transactional = answer.topics[0].partitions[0].active_producers
+        assert (transactional.coordinator_epoch, transactional.current_txn_start_offset) == (6, 77)
         assert (
             producer.producer_id,
             producer.producer_epoch,
