@@ -1,0 +1,91 @@
+"""How the programs of the bank are told what to do, and how they say what happens.
+
+A program is given one JSON object as its argument. It writes one JSON object a line: what it did,
+and when. A line on its standard input is a wish: `rest` until `go`; its end ends the program. What
+was written before a program is killed can still be read, so nothing that it said is forgotten.
+"""
+
+import json
+import logging
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from confluent_kafka import KafkaException
+
+TOPIC: Final = "legs"
+BALANCES: Final = "balances"
+CALL_S: Final = 20.0
+"""How long librdkafka may take for one call. What is not done then is asked for again."""
+PATIENCE_S: Final = 240.0
+"""How long a program tries again before it gives up."""
+
+CLIENT: Final[dict[str, Any]] = {
+    "reconnect.backoff.ms": 50,
+    "reconnect.backoff.max.ms": 500,
+    "retry.backoff.ms": 50,
+    "socket.timeout.ms": 10_000,
+    "topic.metadata.refresh.interval.ms": 1_000,
+}
+"""Brokers are killed and paused: what does not answer is given up early."""
+
+
+class Fenced(Exception):
+    """The producer may do nothing more: another took its place, or its transaction timed out."""
+
+
+def say(event: str, **facts: Any) -> None:
+    """One line, out at once."""
+    print(json.dumps({"event": event, "at": time.monotonic(), **facts}), flush=True)
+
+
+def quiet() -> logging.Logger:
+    """For librdkafka, which reports every connection that a dying broker closes."""
+    logger = logging.getLogger("bank")
+    logger.addHandler(logging.NullHandler())
+    logger.propagate = False
+    return logger
+
+
+def call(what: Callable[[], Any]) -> Any:
+    """Do it, again while it may be tried again.
+
+    Raises Fenced for what ends the producer, and KafkaException where the transaction has to be
+    aborted.
+    """
+    ends_at = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return what()
+        except KafkaException as failure:
+            error = failure.args[0]
+            if error.fatal():
+                raise Fenced(error.name()) from failure
+            if not error.retriable() or error.txn_requires_abort() or time.monotonic() > ends_at:
+                raise
+
+
+class Wishes:
+    """What standard input asks for, read in a thread."""
+
+    def __init__(self) -> None:
+        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        threading.Thread(target=self._read, name="wishes", daemon=True).start()
+
+    def obey(self) -> bool:
+        """Rest if that is wished. Returns whether to go on."""
+        if self._lines.empty():
+            return True
+        wish = self._lines.get()
+        while wish == "rest":
+            say("rests")
+            wish = self._lines.get()
+        return wish != ""
+
+    def _read(self) -> None:
+        for line in sys.stdin:
+            self._lines.put(line.strip())
+        self._lines.put("")
