@@ -351,6 +351,10 @@ class SegmentPlan:
     extents: Sequence[WalExtent]
     columns: CompactBytes = b""
     """The typed columns that it gets, as the topic had them when it was planned; opaque here."""
+    markers: Sequence[int] = ()
+    """The offsets between the extents, ascending: each is the marker of a transaction."""
+    aborted: Sequence[AbortedTransaction] = ()
+    """What of the extents becomes no row, by marker; a transaction may reach beyond the plan."""
 
 
 class PlanSegments(NamedTuple):
@@ -436,7 +440,9 @@ class RolledSegment:
     record_count: int
     """Rows."""
     control_count: int = 0
-    """Control records among the planned offsets, which never become rows."""
+    """Control records and markers among the planned offsets, which never become rows."""
+    aborted_count: int = 0
+    """Records of aborted transactions, which do not either."""
     max_timestamp_ms: int
 
 

@@ -4,8 +4,8 @@
 by tests without Spark. It may be killed anywhere, run again, and run twice at once; all attempts
 converge on one object, because
 
-- the plan fixes offsets and key, and the same plan gives the same bytes (no time, no host, no
-  task number goes into the file);
+- the plan fixes offsets, what of them is aborted, and the key, and the same plan gives the same
+  bytes (no time, no host, no task number goes into the file);
 - the put is put-if-absent, and of two attempts with equal bytes both succeed;
 - an attempt that finds a complete, intact segment of this plan under the key takes it as its own
   result, whichever version of this program wrote it. Anything else under the key is an error:
@@ -38,7 +38,7 @@ from tiering.segment_sources import SourceRange
 from tiering.segment_verification import existing_segment
 from tiering.segment_writer import FileBody, SegmentWriter
 from tiering.typed_columns import NO_TYPED_COLUMNS, TypedColumns
-from tiering.wal_rows import ControlRecords, decoded
+from tiering.wal_rows import LeftOut, decoded
 from wal.errors import (
     ObjectExists,
     Rejected,
@@ -92,6 +92,7 @@ def roll(
         crc32c=written.crc32c,
         record_count=written.counts.records,
         control_count=written.counts.controls,
+        aborted_count=written.counts.aborted,
         max_timestamp_ms=written.max_timestamp_ms,
     )
     return Rolled(segment, written.raw_batch_count)
@@ -102,12 +103,19 @@ def _identity(plan: SegmentPlan) -> SegmentIdentity:
 
 
 def _check_plan(plan: SegmentPlan) -> None:
+    """Every planned offset lies in one extent or is one marker. Raises: Rejected."""
     offset: int = plan.base_offset
+    markers = iter(plan.markers)
+    marker = next(markers, None)
     for extent in plan.extents:
+        while offset == marker:
+            offset, marker = offset + 1, next(markers, None)
         if extent.base_offset != offset or extent.last_offset < offset or extent.length_bytes <= 0:
             raise Rejected(f"{plan.object_key}: planned extents do not follow at offset {offset}")
         offset = extent.last_offset + 1
-    if offset != plan.last_offset + 1 or not plan.extents:
+    while offset == marker:
+        offset, marker = offset + 1, next(markers, None)
+    if offset != plan.last_offset + 1 or marker is not None:
         raise Rejected(f"{plan.object_key}: planned extents end before offset {offset}")
 
 
@@ -126,11 +134,11 @@ def _write(
             typed=typed.fields,
             typed_columns=typed.encoded,
         ) as writer:
-            controls = ControlRecords()
-            for table in row_groups(plan, store, settings.row_group_bytes, controls):
+            left_out = LeftOut(controls=len(plan.markers))
+            for table in row_groups(plan, store, settings.row_group_bytes, left_out):
                 rows = segment_table(table)
                 writer.write_row_group(rows, typed.columns(rows))
-            written = writer.finish(controls=controls.count)
+            written = writer.finish(controls=left_out.controls, aborted=left_out.aborted)
         failpoint("roll.before_put")
         try:
             store.put(plan.object_key, FileBody(file, written.object_bytes))
@@ -164,17 +172,18 @@ def row_groups(
     plan: SegmentPlan,
     store: BlockingStore,
     row_group_bytes: int,
-    controls: ControlRecords | None = None,
+    left_out: LeftOut | None = None,
 ) -> Iterator[pa.Table]:
     """All records of the plan as tables of RECORD_SCHEMA, each of whole batches, in offset order.
 
     A table with raw batches has the column `raw_batch` too. A table is of about `row_group_bytes`,
-    the last one smaller. Control batches are left out, and counted in `controls`.
+    the last one smaller. Control batches and those of aborted transactions are left out, and
+    counted in `left_out`.
     Raises: CorruptObject, and what the store raises.
     """
     tables: list[pa.Table] = []
     size_bytes = 0.0
-    for rows, batches, _ in decoded(plan.extents, store, controls):
+    for rows, batches, _ in decoded(plan.extents, store, plan.aborted, left_out):
         # A batch is as large in Arrow as its share of the bytes says: close enough, and cheap.
         ratio = rows.nbytes / sum(len(source.batch.data) for source in batches)
         start = end = 0

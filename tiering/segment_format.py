@@ -13,6 +13,7 @@ only this project needs lies in the footer's key-value metadata, under names tha
 | diskless.generation | how often these offsets were written anew: 0, or that of the key |
 | diskless.record.count | rows |
 | diskless.control.count | offsets of control records, which never become rows |
+| diskless.aborted.count | offsets of records of aborted transactions, which do not either |
 | diskless.removed.count | offsets of records that compactions removed |
 | diskless.raw.batch.count | batches that could not be decoded and are kept as they were sent |
 | diskless.created.by | the writer; never a time or a host, so that a repeated roll is equal |
@@ -26,7 +27,7 @@ empty where there are none, or the rows were typed by several |
 | diskless.sources.bytes | how many bytes before the footer are the sources |
 | diskless.crc32c | `<CRC32C of the page index>-<CRC32C of the footer>` as 8 hex digits each |
 
-The three counts together are exactly the offsets of the range: what has no row is accounted for.
+The four counts together are exactly the offsets of the range: what has no row is accounted for.
 A row group's base and last offset are those of its first and its last batch, whose records need not
 all be there. Between row groups, and at both ends of the segment, offsets may be missing.
 
@@ -89,6 +90,7 @@ LAST_OFFSET_KEY: Final = "diskless.last.offset"
 GENERATION_KEY: Final = "diskless.generation"
 RECORD_COUNT_KEY: Final = "diskless.record.count"
 CONTROL_COUNT_KEY: Final = "diskless.control.count"
+ABORTED_COUNT_KEY: Final = "diskless.aborted.count"
 REMOVED_COUNT_KEY: Final = "diskless.removed.count"
 RAW_BATCH_COUNT_KEY: Final = "diskless.raw.batch.count"
 CREATED_BY_KEY: Final = "diskless.created.by"
@@ -128,10 +130,12 @@ class SegmentCounts(NamedTuple):
     """They were control records, which never become rows."""
     removed: int = 0
     """Compactions removed them."""
+    aborted: int = 0
+    """Their transactions were aborted; they never become rows either."""
 
     @property
     def offsets(self) -> int:
-        return self.records + self.controls + self.removed
+        return sum(self)
 
 
 class RowGroup(NamedTuple):
@@ -247,6 +251,7 @@ def footer_metadata(
         GENERATION_KEY: str(identity.generation),
         RECORD_COUNT_KEY: str(counts.records),
         CONTROL_COUNT_KEY: str(counts.controls),
+        ABORTED_COUNT_KEY: str(counts.aborted),
         REMOVED_COUNT_KEY: str(counts.removed),
         RAW_BATCH_COUNT_KEY: str(raw_batch_count),
         CREATED_BY_KEY: CREATED_BY,
@@ -328,6 +333,7 @@ def parse_footer(key: str, footer: bytes, object_bytes: int) -> SegmentFooter:
             pairs.number(RECORD_COUNT_KEY),
             pairs.number(CONTROL_COUNT_KEY),
             pairs.number(REMOVED_COUNT_KEY),
+            pairs.number(ABORTED_COUNT_KEY),
         )
         raw_batch_count = pairs.number(RAW_BATCH_COUNT_KEY)
         row_groups = _row_groups(pairs)

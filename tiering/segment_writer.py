@@ -144,16 +144,17 @@ class SegmentWriter:
         *,
         controls: int = 0,
         removed: int = 0,
+        aborted: int = 0,
         empty_batches: Sequence[EmptyBatch] = (),
     ) -> WrittenSegment:
         """Write page index and footer, and the checksums over both.
 
-        `controls` and `removed`: why offsets of the segment have no row. `empty_batches`: the
-        batches without a row that a producer's last sequence is in.
+        `controls`, `removed` and `aborted`: why offsets of the segment have no row.
+        `empty_batches`: the batches without a row that a producer's last sequence is in.
         """
         sources = encode_sources(self._sources)
         records = sum(rows for _, _, rows, _ in self._row_groups)
-        counts = SegmentCounts(records, controls, removed)
+        counts = SegmentCounts(records, controls, removed, aborted)
         assert counts.offsets == self._identity.offset_count, (counts, self._identity)
         metadata = footer_metadata(
             self._identity,

@@ -4,7 +4,9 @@
 
 A batch whose bytes are those that were committed, but that cannot be decoded, is kept as it is: one
 bad producer must not be in the way of the others' records. tiering/raw_batches.py tells how. Such a
-batch shows only when its decoding fails. Control batches become no rows.
+batch shows only when its decoding fails. Control batches become no rows, and neither do those of
+aborted transactions: of a producer's transactional batches all from the first offset of an aborted
+transaction up to its marker. Their CRC is checked all the same, before their header is believed.
 
 Memory is bounded whatever the extents' size: `READ_AHEAD_BYTES` of ranges, some `DECODE_BYTES` as
 bytes and as Arrow, and what compressed batches inflate to, which is capped. A batch kept raw takes
@@ -14,17 +16,18 @@ Failure cases: CorruptObject naming the WAL object and the byte when the bytes t
 batches of the extents; ObjectNotFound and ObjectStoreUnavailable from the store.
 """
 
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 
-from metadata.operations import WalExtent
+from metadata.operations import AbortedTransaction, WalExtent
 from tiering.raw_batches import raw_rows
-from wal.coordinates import ObjectKey
+from wal.coordinates import NO_PRODUCER_ID, ObjectKey
 from wal.errors import CorruptBatch, CorruptObject, RecordTooLarge
 from wal.records.batch_validation import RECORDS_PER_BATCH_MAX
 from wal.records.compression import NONE
@@ -63,6 +66,8 @@ class SourceBatch(NamedTuple):
     record_count: int
     is_compressed: bool
     is_control: bool
+    transactional_producer_id: int
+    """-1 when it belongs to no transaction."""
     object_key: ObjectKey
     byte_offset: int
 
@@ -83,18 +88,43 @@ class Decoded(NamedTuple):
 
 
 @dataclass(slots=True)
-class ControlRecords:
-    """Counts control records, by the headers of their batches."""
+class LeftOut:
+    """Counts records that become no rows, by the headers of their batches."""
 
-    count: int = 0
+    controls: int = 0
+    aborted: int = 0
+
+
+class AbortedBatches:
+    """Tells which batches of one partition belong to aborted transactions."""
+
+    def __init__(self, transactions: Iterable[AbortedTransaction]) -> None:
+        # A producer has one transaction at a time: its first offsets and markers rise alike.
+        self._of: dict[int, tuple[list[int], list[int]]] = {}
+        for producer_id, first_offset, marker_offset in sorted(transactions):
+            firsts, markers = self._of.setdefault(producer_id, ([], []))
+            firsts.append(first_offset)
+            markers.append(marker_offset)
+
+    def has(self, producer_id: int, offset: int) -> bool:
+        """Whether the producer's transactional batch with `offset` is one of them."""
+        found = self._of.get(producer_id)
+        if found is None:
+            return False
+        firsts, markers = found
+        at = bisect_right(firsts, offset) - 1
+        return at >= 0 and offset < markers[at]
 
 
 def decoded(
-    extents: Sequence[WalExtent], store: BlockingStore, controls: ControlRecords | None = None
+    extents: Sequence[WalExtent],
+    store: BlockingStore,
+    aborted: Iterable[AbortedTransaction] = (),
+    left_out: LeftOut | None = None,
 ) -> Iterator[Decoded]:
     """All records of extents of one partition, in their order, about `DECODE_BYTES` at a time.
 
-    Control batches are left out, and counted in `controls`.
+    Control batches and those of `aborted` transactions are left out, and counted in `left_out`.
 
     What compressed batches inflate to is known afterwards, so it is estimated from the ones before.
     Only the batches and their order decide, so that a repeated roll ends its row groups at the same
@@ -103,7 +133,8 @@ def decoded(
     group: list[SourceBatch] = []
     group_bytes = 0
     ratios = {False: 1.0, True: _FIRST_RATIO}
-    for source in _without_controls(_batches(extents, store), controls or ControlRecords()):
+    sources = _committed(_batches(extents, store), AbortedBatches(aborted), left_out or LeftOut())
+    for source in sources:
         if group and group[0].is_compressed != source.is_compressed:
             yield from _decoded_group(group)
             group, group_bytes = [], 0
@@ -124,13 +155,18 @@ def decoded(
         yield from _decoded_group(group)
 
 
-def _without_controls(
-    sources: Iterator[SourceBatch], controls: ControlRecords
+def _committed(
+    sources: Iterator[SourceBatch], aborted: AbortedBatches, left_out: LeftOut
 ) -> Iterator[SourceBatch]:
     for source in sources:
         if source.is_control:
             _check_crc(source)
-            controls.count += source.record_count
+            left_out.controls += source.record_count
+        elif source.transactional_producer_id >= 0 and aborted.has(
+            source.transactional_producer_id, source.batch.base_offset
+        ):
+            _check_crc(source)
+            left_out.aborted += source.record_count
         else:
             yield source
 
@@ -327,6 +363,7 @@ class _ExtentWalk:
             header.record_count,
             header.codec != NONE,
             header.is_control,
+            header.producer_id if header.is_transactional else NO_PRODUCER_ID,
             self.extent.object_key,
             self._position,
         )

@@ -23,6 +23,7 @@ import numpy as np
 
 from metadata.apply.transaction import StateTransaction
 from metadata.records.records import RecordsDeletedRecord
+from metadata.state.image import PartitionState
 from metadata.state.schema import (
     ABORTED_TRANSACTIONS,
     BATCHES,
@@ -38,10 +39,14 @@ from metadata.state.schema import (
     StateTable,
 )
 from metadata.state.state_hash import sum_of
+from metadata.transaction_operations import NO_OFFSET
 from wal.errors import CorruptState
 
 SWEPT_PARTITION_ROWS: Final = 5
 """What finishing a partition counts as, in rows: it takes about as long; part of STATE_VERSION."""
+
+ABORTED_ROWS_MAX: Final = 10_000
+"""Twice as many as a segment can add; part of STATE_VERSION."""
 
 _LAST: Final = 2**63 - 1
 
@@ -111,12 +116,15 @@ def _keyed_rows(table: StateTable, key: str) -> _KeyedRows:
 
 
 _PRODUCERS: Final = _keyed_rows(PRODUCER_STATES, "producer_id")
+_MARKERS: Final = _keyed_rows(MARKERS, "offset")
+_ABORTED: Final = _keyed_rows(ABORTED_TRANSACTIONS, "marker_offset")
 _OF_TRANSACTIONS: Final = (
     _keyed_rows(OPEN_TRANSACTIONS, "first_offset"),
     _keyed_rows(CLOSED_TRANSACTIONS, "producer_id"),
-    _keyed_rows(MARKERS, "offset"),
-    _keyed_rows(ABORTED_TRANSACTIONS, "marker_offset"),
+    _MARKERS,
+    _ABORTED,
 )
+_FIRST_PLANNED: Final = "SELECT min(base_offset) FROM segment_plans WHERE partition = ?"
 
 
 class Dropped(NamedTuple):
@@ -156,19 +164,17 @@ class RowDeletions:
             dropped = self.drop_batches(state.id, planned, start - 1, timestamp_ms)
             # The first row that stays may begin below the new log start: the delete cut it in half.
             first = self._driver.execute(_FIRST_BASE_OFFSET, (state.id, start)).fetchone()
-            planned_end = state.high_watermark if first is None else first[0]
+            planned_end = start if first is None else min(first[0], start)
         topic_id = record.partition.topic_id
         segments = self.drop_segments(state.id, 0, start - 1, timestamp_ms, topic_id)
-        self._state.put_partition(
-            record.partition,
-            state,
-            state._replace(
-                log_start_offset=start,
-                planned_end_offset=planned_end,
-                unplanned_bytes=state.unplanned_bytes - dropped.size_bytes,
-                live_bytes=state.live_bytes - waiting - dropped.size_bytes - segments.size_bytes,
-            ),
+        after = state._replace(
+            log_start_offset=start,
+            planned_end_offset=planned_end,
+            unplanned_bytes=state.unplanned_bytes - dropped.size_bytes,
+            live_bytes=state.live_bytes - waiting - dropped.size_bytes - segments.size_bytes,
         )
+        after = self.drop_ended(after, planned, start - 1)
+        self._state.put_partition(record.partition, state, after)
 
     def leave_behind(self, partition_ids: Sequence[int]) -> None:
         """Write down partitions of a deleted topic whose rows are still there."""
@@ -237,6 +243,26 @@ class RowDeletions:
                 self._leave(topic_id, [row[0] for row in by_file])
         return self._settle(by_file, timestamp_ms)
 
+    def drop_ended(self, state: PartitionState, first: int, last: int) -> PartitionState:
+        """Delete the markers within `first` .. `last`, and what nobody asks for any more.
+
+        What is aborted is asked for by readers of WAL objects and by plans, as long as there are
+        any below its marker: up to the first plan that is outstanding, or where planning goes on.
+        Plans are committed in any order, so one that was late may leave much; at most
+        ABORTED_ROWS_MAX go at a time, the others with the segments that follow.
+        """
+        if state.last_marker_offset < 0:
+            return state
+        if first <= last:
+            self._drop_rows(_MARKERS, state.id, last, first)
+        (planned,) = self._driver.execute(_FIRST_PLANNED, (state.id,)).fetchone()
+        rolled_end = state.planned_end_offset if planned is None else planned
+        end = min(self._nth(_ABORTED.nth, state.id, ABORTED_ROWS_MAX), rolled_end - 1)
+        dropped = self._drop_rows(_ABORTED, state.id, end)
+        if state.last_marker_offset < rolled_end and dropped < ABORTED_ROWS_MAX:
+            return state._replace(last_marker_offset=NO_OFFSET)
+        return state
+
     def _leave(self, topic_id: UUID, file_ids: Sequence[int]) -> None:
         """Write down that segments left the live ones in this metadata batch."""
         left_offset = self._state.changes.next_offset
@@ -246,8 +272,8 @@ class RowDeletions:
         ]
         self._driver.executemany(LEFT_SEGMENTS.insert_sql, rows)
 
-    def _drop_rows(self, rows: _KeyedRows, partition_id: int, last: int) -> int:
-        bounds = (partition_id, 0, last)
+    def _drop_rows(self, rows: _KeyedRows, partition_id: int, last: int, first: int = 0) -> int:
+        bounds = (partition_id, first, last)
         count, low, high = self._driver.execute(rows.sums, bounds).fetchone()
         if count:
             self._driver.execute(rows.delete, bounds)

@@ -72,7 +72,7 @@ def commit_segment(
     record: SegmentCommittedRecord,
     timestamp_ms: int,
 ) -> None:
-    """Batches out, segment in; the objects of the batches are released."""
+    """Batches and markers out, segment in; the objects of the batches are released."""
     state = transaction.partition(record.partition)
     plans = SEGMENT_PLANS.table.c
     planned = transaction.delete_where(
@@ -118,8 +118,10 @@ def commit_segment(
             record.crc32c,
             record.max_timestamp_ms,
         )
-    if live_bytes != state.live_bytes:
-        transaction.put_partition(record.partition, state, state._replace(live_bytes=live_bytes))
+    after = deletions.drop_ended(state, record.base_offset, record.last_offset)
+    after = after._replace(live_bytes=live_bytes)
+    if after != state:
+        transaction.put_partition(record.partition, state, after)
 
 
 def forget_files(transaction: StateTransaction, record: FilesDeletedRecord) -> None:

@@ -74,7 +74,7 @@ def topic_schemas(replica: Replica, asked: ops.PlanSegments) -> Sequence[ops.Top
     topic_ids = {
         partition.topic_id
         for partition, state in replica.image.partitions.items()
-        if state.unplanned_bytes > 0
+        if state.unplanned_bytes > 0 or state.last_marker_offset >= state.planned_end_offset
     }
 
     def described() -> Iterator[tuple[UUID, str, Mapping[str, str], ops.TopicColumns]]:

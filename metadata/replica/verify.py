@@ -276,6 +276,15 @@ def _partitions(connection: Connection) -> Iterable[Violation]:
         ).scalar_one()
         if first_open != row.first_open_offset:
             yield Violation(subject, f"{first_open} is open, noted {row.first_open_offset}")
+        last_marker = connection.execute(
+            select(func.coalesce(func.max(schema.MARKERS.table.c.offset), NO_OFFSET)).where(
+                schema.MARKERS.table.c.partition == row.id
+            )
+        ).scalar_one()
+        if last_marker > row.last_marker_offset:
+            yield Violation(
+                subject, f"the last marker is at {last_marker}, noted {row.last_marker_offset}"
+            )
         unplanned = connection.execute(
             select(func.coalesce(func.sum(schema.BATCHES.table.c.byte_size), 0)).where(
                 schema.BATCHES.table.c.partition == row.id,

@@ -5,6 +5,10 @@ that is killed, repeated or run twice by Spark writes the same object, and put-i
 copies one. Plans of a partition follow each other without gap from the first offset that was never
 rolled.
 
+What is planned ends at the last stable offset, so that it is decided which of its batches become
+rows: markers and batches of aborted transactions do not. A transaction that has ended may lie in
+several plans.
+
 Planning is two steps, because the rows it needs are in SQLite and deciding must not wait. `survey`
 reads committed rows and proposes; `decide_plans` runs in the coordinator's turn and takes what
 still fits. A proposal can only have become wrong by a deletion or by another plan, and both move
@@ -27,10 +31,11 @@ from metadata.records.segment_identity import segment_digest, segment_key
 from metadata.rules.commit import Decision
 from metadata.rules.typed import has_stale_columns, schema_basis
 from metadata.state.image import CommittedImage, PartitionState, PlannedSegment
-from metadata.state.queries import batch_rows
+from metadata.state.queries import BatchRow, unrolled_rows
 from metadata.state.speculative import KnownFile, SpeculativeView
 from wal.coordinates import Offset, TopicIdPartition
 from wal.errors import DisklessError, Rejected, UnknownPartition
+from wal.records.marker_batches import Marker
 
 SEGMENT_BYTES_CONFIG: Final = "segment.bytes"
 SEGMENT_MS_CONFIG: Final = "segment.ms"
@@ -78,7 +83,8 @@ def candidates(
     found = []
     limits: dict[UUID, tuple[int, int, bytes] | None] = {}
     for partition, state in image.partitions.items():
-        if state.unplanned_bytes <= 0:
+        # Markers have no bytes; also where they come alone they are planned, or they would stay.
+        if state.unplanned_bytes <= 0 and state.last_marker_offset < state.planned_end_offset:
             continue
         topic_id = partition.topic_id
         if topic_id not in limits:
@@ -123,8 +129,9 @@ def survey(
     """Proposes what is due, at most `proposals_max`; consecutive proposals of a partition touch.
 
     A proposal is closed by the row that makes it reach `segment_bytes`, or by the
-    SEGMENT_ROWS_MAX-th. What remains is proposed
-    when its first row is older than `segment_ms`, or when `include_partial`.
+    SEGMENT_ROWS_MAX-th; a marker is a row without bytes. What remains is proposed when its first
+    row is older than `segment_ms`, or when `include_partial`. A row that reaches beyond the last
+    stable offset is not proposed.
     """
     proposals: list[Proposal] = []
     for partition, state, segment_bytes, segment_ms, columns in partitions:
@@ -132,25 +139,34 @@ def survey(
         size = rows = 0
         base: int | None = None
         last = -1
-        for row in batch_rows(connection, state.id, state.planned_end_offset):
+        is_due = False
+        for row in unrolled_rows(connection, state, state.planned_end_offset):
+            if row.last_offset >= state.last_stable_offset:
+                break
             if len(proposals) >= proposals_max:
                 return proposals
             if base is None:
-                is_due = include_partial or now_ms - row.append_time_ms >= segment_ms
+                is_due = include_partial or now_ms - _appended_ms(row) >= segment_ms
                 if left_bytes < segment_bytes and not is_due:
                     # The usual case costs one row: too little yet, and too young.
                     break
                 base, size, rows = row.base_offset, 0, 0
-            size += row.byte_size
+            row_bytes = 0 if isinstance(row, Marker) else row.byte_size
+            size += row_bytes
             rows += 1
-            left_bytes -= row.byte_size
+            left_bytes -= row_bytes
             last = row.last_offset
             if size >= segment_bytes or rows == SEGMENT_ROWS_MAX:
                 proposals.append(Proposal(partition, base, last, columns))
                 base = None
-        if base is not None and len(proposals) < proposals_max:
+        # What is not stable yet is counted among the bytes that are left.
+        if base is not None and is_due and len(proposals) < proposals_max:
             proposals.append(Proposal(partition, base, last, columns))
     return proposals
+
+
+def _appended_ms(row: BatchRow | Marker) -> int:
+    return row.timestamp_ms if isinstance(row, Marker) else row.append_time_ms
 
 
 def decide_plans(
@@ -230,18 +246,19 @@ def _refusal(view: SpeculativeView, segment: RolledSegment) -> DisklessError | N
         Offset(segment.last_offset),
     ):
         return Rejected(f"{segment.object_key} is not an outstanding plan for these offsets")
-    accounted = segment.record_count + segment.control_count
+    accounted = segment.record_count + segment.control_count + segment.aborted_count
     if accounted != segment.last_offset - segment.base_offset + 1:
         return Rejected(
             f"{segment.object_key} holds {segment.record_count} records, and leaves out"
-            f" {segment.control_count} control records, for offsets"
+            f" {segment.control_count} control and {segment.aborted_count} aborted records, for"
+            f" offsets"
             f" {segment.base_offset}..{segment.last_offset}"
         )
     if (
         segment.object_bytes <= 0
         or not 0 <= segment.crc32c <= 0xFFFFFFFF
         or not 0 <= segment.record_count <= _INT32_MAX
-        or segment.control_count < 0
+        or min(segment.control_count, segment.aborted_count) < 0
     ):
         return Rejected(f"{segment.object_key}: {segment} is not a segment")
     return None

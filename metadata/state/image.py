@@ -50,7 +50,7 @@ class PartitionState(NamedTuple):
     first_open_offset: int = -1
     """The first offset of the open transactions that have data here; -1: there are none."""
     last_marker_offset: int = -1
-    """Of the markers that are stored; -1: there are none."""
+    """Of the last marker; -1: there never was one, or all lie below what was rolled or deleted."""
 
     @property
     def last_stable_offset(self) -> int:

@@ -160,17 +160,23 @@ def _find_one(
         )
     is_committed = isolation == ops.READ_COMMITTED
     end = state.last_stable_offset if is_committed else high_watermark
+    # A segment has neither aborted records nor markers. So a client that is told of an aborted
+    # transaction is not given one: it would drop the producer's records until it met the marker,
+    # and those of its next transaction may be there.
+    asks_for_aborted = is_committed and state.last_marker_offset >= request.offset
     extents: list[ops.Extent] = []
     aborted: Sequence[ops.AbortedTransaction] = ()
     if rows_max > 0 and (limit > 0 or at_least_one):
         try:
             for extent in _extents_from(connection, names, state, request.offset, end):
-                extents.append(extent)
                 is_segment = isinstance(extent, ops.SegmentExtent)
+                if is_segment and extents and asks_for_aborted:
+                    break
+                extents.append(extent)
                 limit -= limit if is_segment else extent.bytes_between(request.offset, end)
                 if limit <= 0 or len(extents) == rows_max:
                     break
-            if is_committed and extents:
+            if asks_for_aborted and extents and not isinstance(extents[0], ops.SegmentExtent):
                 found_end = min(extents[-1].last_offset + 1, end)
                 aborted = aborted_within(connection, state, request.offset, found_end)
         except CorruptState as error:
@@ -207,7 +213,17 @@ def _extents_from(
 def _unrolled_from(
     connection: Connection, names: FileNames, state: PartitionState, position: int
 ) -> Iterator[ops.WalExtent | Marker]:
-    """Batches in WAL objects and markers, as far as they follow each other without gap."""
+    for row in unrolled_rows(connection, state, position):
+        if isinstance(row, Marker):
+            yield row
+        else:
+            yield wal_extent(row, names.get(connection, row.file))
+
+
+def unrolled_rows(
+    connection: Connection, state: PartitionState, position: int
+) -> Iterator[BatchRow | Marker]:
+    """What is in no segment from the row that holds `position` on, as far as there is no gap."""
     markers = Markers(connection, state)
     for row in batch_rows(connection, state.id, position):
         while row.base_offset > position:
@@ -216,7 +232,7 @@ def _unrolled_from(
                 return
             yield marker
             position += 1
-        yield wal_extent(row, names.get(connection, row.file))
+        yield row
         position = row.last_offset + 1
     while (marker := markers.at(position)) is not None:
         yield marker
@@ -285,13 +301,24 @@ def segment_plan(
     partition_id: int,
     topic_name: str,
 ) -> ops.SegmentPlan | None:
-    """The plan with the extents it covers; None when it is not outstanding any more."""
-    extents = []
+    """The plan with what it covers; None when it is not outstanding any more.
+
+    Asked again it is the same: rows stay until its segment is committed, and so do markers and what
+    is told to be aborted (metadata/apply/apply_segments.py); nothing of it was open when it was
+    planned.
+    """
+    state = stored_partition(connection, partition_id)
+    if state is None:
+        return None
+    extents, markers = [], []
     position = plan.base_offset
-    for row in batch_rows(connection, partition_id, plan.base_offset):
+    for row in unrolled_rows(connection, state, position):
         if row.base_offset != position or row.last_offset > plan.last_offset:
             break
-        extents.append(wal_extent(row, names.get(connection, row.file)))
+        if isinstance(row, Marker):
+            markers.append(row.offset)
+        else:
+            extents.append(wal_extent(row, names.get(connection, row.file)))
         position = row.last_offset + 1
         if position > plan.last_offset:
             return ops.SegmentPlan(
@@ -302,5 +329,7 @@ def segment_plan(
                 last_offset=Offset(plan.last_offset),
                 extents=extents,
                 columns=plan.columns,
+                markers=markers,
+                aborted=aborted_within(connection, state, plan.base_offset, position),
             )
     return None

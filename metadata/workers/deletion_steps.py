@@ -18,7 +18,7 @@ from sqlalchemy import Connection, select
 from metadata.operations import DeletedRecords, DeleteRecords
 from metadata.replica.replica import Replica
 from metadata.rules.topics import BEFORE_HIGH_WATERMARK
-from metadata.state.schema import BATCHES, SEGMENTS, compiled
+from metadata.state.schema import BATCHES, MARKERS, SEGMENTS, compiled
 from wal.failpoint import failpoint
 
 STEP_ROWS_MAX: Final = 500
@@ -29,16 +29,13 @@ PARTITION_ROWS: Final = 15
 
 _ROW_ENDS: Final = [
     compiled(
-        select(table.table.c.last_offset)
-        .where(
-            table.table.c.partition == 0,
-            table.table.c.last_offset >= 0,
-            table.table.c.last_offset < 0,
-        )
-        .order_by(table.table.c.last_offset)
-        .limit(0)
+        select(end).where(table.table.c.partition == 0, end >= 0, end < 0).order_by(end).limit(0)
     )
-    for table in (BATCHES, SEGMENTS)
+    for table, end in (
+        (BATCHES, BATCHES.table.c.last_offset),
+        (SEGMENTS, SEGMENTS.table.c.last_offset),
+        (MARKERS, MARKERS.table.c.offset),
+    )
 ]
 
 

@@ -34,7 +34,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from heapq import merge
-from itertools import chain
+from itertools import chain, takewhile
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -54,6 +54,7 @@ from metadata.state.image import PartitionState
 from metadata.state.queries import batch_rows
 from metadata.state.schema import FILES, PARTITIONS, SEGMENTS, compiled
 from metadata.state.state import checked_row
+from metadata.state.transactions.transaction_rows import markers_from
 from metadata.workers.deletion_steps import DeletingCoordinator
 from metadata.workers.periodic import repeat
 from wal.clock import Clock, Sleep
@@ -268,7 +269,11 @@ def _look_at(connection: Connection, candidate: Candidate, now_ms: int, rows_max
         if row is None:
             return Finding(partition, -1, None, None)
         state = PartitionState._make(checked_row(PARTITIONS, row)[:-1])
-        rows = rows_from(connection, partition_id, state.log_start_offset)
+        # What is not stable yet stays, however old or large it is; a transaction has its time-out.
+        rows = takewhile(
+            lambda row: row.last_offset < state.last_stable_offset,
+            rows_from(connection, state, state.log_start_offset),
+        )
         oldest = next(rows, None)
         if oldest is None:
             return Finding(partition, state.log_start_offset, None, None)
@@ -285,15 +290,23 @@ def _look_at(connection: Connection, candidate: Candidate, now_ms: int, rows_max
         return Finding(partition, -1, None, None)
 
 
-def rows_from(connection: Connection, partition_id: int, offset: int) -> Iterator[RetainedRow]:
-    """Rows and segments in offset order, from the one that holds `offset`, lazily.
+def rows_from(connection: Connection, state: PartitionState, offset: int) -> Iterator[RetainedRow]:
+    """Rows, markers and segments in offset order, from the one that holds `offset`, lazily.
 
     Raises CorruptState.
     """
     yield from merge(
-        _batches_from(connection, partition_id, offset),
-        _segments_from(connection, partition_id, offset),
+        _batches_from(connection, state.id, offset),
+        _markers_from(connection, state, offset),
+        _segments_from(connection, state.id, offset),
     )
+
+
+def _markers_from(
+    connection: Connection, state: PartitionState, offset: int
+) -> Iterator[RetainedRow]:
+    for marker in markers_from(connection, state, offset):
+        yield RetainedRow(marker.offset, 0, marker.timestamp_ms)
 
 
 def _batches_from(connection: Connection, partition_id: int, offset: int) -> Iterator[RetainedRow]:

@@ -315,7 +315,7 @@ async def test_control_records_become_no_rows_and_are_counted(tmp_path: Path) ->
         segment = roll(plan_of(put_wal_object(store, "wal/00/object", [batches])), store).segment
         assert (segment.record_count, segment.control_count, segment.last_offset) == (40, 12, 51)
         footer = verify_segment(store, segment.object_key)
-        assert footer.counts == (40, 12, 0)
+        assert footer.counts == (40, 12, 0, 0)
         async with SegmentReader(range_reader(store)) as reader:
             served = await reader.read(extent_of(segment), 0, 1 << 20)
     bounds = [(0, 9), (10, 19), (27, 36), (37, 46), (47, 51)]

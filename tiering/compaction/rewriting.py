@@ -146,6 +146,7 @@ def _write(
             written = writer.finish(
                 controls=sum(footer.counts.controls for footer in footers),
                 removed=len(removed) + sum(footer.counts.removed for footer in footers),
+                aborted=sum(footer.counts.aborted for footer in footers),
                 empty_batches=producers.empty_batches(task.plan.producers_since_ms),
             )
         failpoint("compact.before_put")

@@ -140,6 +140,6 @@ class _Roll:
             input_bytes=sum(extent.length_bytes for extent in plan.extents),
             output_bytes=segment.object_bytes,
             record_count=segment.record_count,
-            oldest_ms=minted_ms_of_wal_key(plan.extents[0].object_key),
+            oldest_ms=minted_ms_of_wal_key(plan.extents[0].object_key) if plan.extents else None,
             untyped_count=written.made.untyped_count if plan.columns else None,
         )

@@ -7,7 +7,7 @@ of this plan under the key takes it as its own result. Nothing is a segment befo
 commits it, so the object of a killed attempt is never read as data.
 
 Every row is carried over as it is, with all its columns, in offset order; row groups are put
-together, never cut, so that each still has whole batches. Counts of control records and of removed
+together, never cut, so that each still has whole batches. Counts of control, aborted and removed
 records add up, empty batches and raw batches come along. Typed columns are brought under one schema
 (tiering/merging/typed_union.py).
 
@@ -202,6 +202,7 @@ def _write(
             written = writer.finish(
                 controls=sum(one.footer.counts.controls for one in inputs),
                 removed=sum(one.footer.counts.removed for one in inputs),
+                aborted=sum(one.footer.counts.aborted for one in inputs),
                 empty_batches=[empty for one in inputs for empty in one.footer.empty_batches],
             )
         failpoint("merge.before_put")

@@ -61,6 +61,17 @@ class Markers:
         return page[0] if page and page[0].offset == offset else None
 
 
+def markers_from(connection: Connection, state: PartitionState, offset: int) -> Iterator[Marker]:
+    """The markers of a partition from `offset` on, by page. Raises CorruptState."""
+    while offset <= state.last_marker_offset:
+        rows = stored_rows(connection, _MARKERS_FROM, (state.id, offset, _PAGE_ROWS, 0))
+        for marker in map(_marker, rows):
+            yield marker
+            offset = marker.offset + 1
+        if len(rows) < _PAGE_ROWS:
+            return
+
+
 def _marker(row: Sequence[Any]) -> Marker:
     values = checked_row(schema.MARKERS, row)
     _, offset, producer_id, epoch, is_commit, coordinator_epoch, timestamp_ms = values[:7]

@@ -446,9 +446,8 @@ async def test_rows_come_in_offset_order_over_segments_and_batches(bench: Coordi
     plans = await bench.coordinator.plan_segments()
     # Segments committed in any order leave rows between them.
     await bench.coordinator.commit_segments([rolled(plan) for plan in plans[::2]])
-    partition_id = bench.coordinator.replica.partition_id(partition)
-    assert partition_id is not None
+    state = bench.coordinator.replica.image.partitions[partition]
     found = await bench.coordinator.replica.state.read(
-        lambda connection: [row.last_offset for row in rows_from(connection, partition_id, 12)]
+        lambda connection: [row.last_offset for row in rows_from(connection, state, 12)]
     )
     assert found == list(range(14, 750, 5))
