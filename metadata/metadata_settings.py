@@ -69,6 +69,13 @@ class CoordinatorSettings:
         why="a producer silent for longer on a partition is forgotten there, and may start at any "
         "sequence; lower: a paused producer loses its protection against duplicates",
     )
+    transactional_id_expiration_ms: int = setting(
+        "transactional.id.expiration.ms",
+        7 * 24 * 3_600_000,
+        minimum=1,
+        why="a transactional id that does nothing for longer, and has nothing open, is forgotten; "
+        "lower: a producer that pauses for longer is refused and begins anew; higher: more memory",
+    )
     state_readers: int = setting(
         "diskless.coordinator.state.readers",
         4,

@@ -90,6 +90,10 @@ class Transaction(NamedTuple):
     began_ms: int = -1
     """When the last transaction began, by the clock of the metadata log."""
     changed_ms: int = -1
+    next_producer_id: int = NO_PRODUCER_ID
+    """The producer's from its completion on, with epoch 0; -1: the same one."""
+    bumps_epoch: bool = False
+    """The last transaction ends with another epoch, so (producer id, epoch) names it alone."""
     partitions: Mapping[TopicIdPartition, Int32] = MappingProxyType({})
     """Those of a transaction that is not completed, with their coordinators."""
     groups: Mapping[str, Int32] = MappingProxyType({})
@@ -156,6 +160,9 @@ class AddToTransaction(NamedTuple):
     producer_epoch: Int16
     partitions: Sequence[TransactionPartition] = ()
     groups: Sequence[TransactionGroup] = ()
+    bumps_epoch: bool = False
+    """The transaction is to end with another epoch, whoever ends it: its number may be kept under
+    (producer id, epoch). Version 2 of transactions."""
 
 
 class JoinTransaction(NamedTuple):
@@ -182,6 +189,10 @@ class EndTransaction(NamedTuple):
     producer_id: int
     producer_epoch: Int16
     is_commit: bool
+    bumps_epoch: bool = False
+    """The producer goes on with the epoch that is answered; version 2 of transactions."""
+    fresh_producer_id: int = NO_PRODUCER_ID
+    """Never given to anybody; needed where the epoch is EPOCH_MAX and is to be bumped."""
 
 
 class AbortTransaction(NamedTuple):
@@ -197,6 +208,9 @@ class EndedTransaction(NamedTuple):
     number: int = -1
     is_completed: bool = False
     error: DisklessError | None = None
+    producer_id: int = NO_PRODUCER_ID
+    producer_epoch: Int16 = NO_PRODUCER_EPOCH
+    """With which the producer goes on."""
 
 
 class EndParts(NamedTuple):

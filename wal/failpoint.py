@@ -41,6 +41,9 @@ the other is reached, raise `FailpointError`. `delay:N:S` sleeps S seconds from 
 | prune.before / prune.after_some | around each step of pruning the metadata log |
 | restore.before_rename / restore.after_rename | a loaded snapshot is about to be the state, or is |
 | roll.before_put / roll.after_put / roll.before_commit / roll.after_commit | the tiering job |
+| txn.after_decision | how a transaction ends is applied, those who have a part are not told |
+| txn.after_end | a transaction has ended in partitions and groups, nobody is answered |
+| txn.after_offsets | offsets wait for the end of a transaction, nobody is answered |
 | sink.before_note / sink.after_note | a commit of a sink is applied, nobody is answered |
 | sink.before_commit / sink.after_commit | the driver of a Spark sink, around its commit |
 | table.before_metadata / table.before_commit / table.after_commit | a job writes a table |

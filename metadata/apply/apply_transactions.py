@@ -35,6 +35,7 @@ from metadata.state.schema import (
     TRANSACTION_PARTS,
     TRANSACTIONS,
 )
+from metadata.state.transactions import transitions
 from metadata.state.transactions.transaction_queries import pending_offset
 from metadata.transaction_operations import (
     GROUP_PARTITION,
@@ -43,7 +44,6 @@ from metadata.transaction_operations import (
     ClosedTransaction,
     OpenTransaction,
     Transaction,
-    TransactionState,
 )
 from wal.coordinates import TopicIdPartition
 from wal.errors import CorruptState
@@ -146,15 +146,6 @@ def _known(state: StateTransaction, transactional_id: str) -> Transaction | None
     return state.image.transactions.ids.get(transactional_id)
 
 
-def _of_number(
-    state: StateTransaction, transactional_id: str, number: int, *states: TransactionState
-) -> Transaction:
-    transaction = _known(state, transactional_id)
-    if transaction is None or transaction.number != number or transaction.state not in states:
-        raise CorruptState(f"transaction {number} of {transactional_id!r}: it is {transaction}")
-    return transaction
-
-
 def _put(state: StateTransaction, before: Transaction | None, after: Transaction) -> None:
     if before is not None:
         state.subtract(TRANSACTIONS.checksum(_row(before)))
@@ -170,97 +161,36 @@ def _row(transaction: Transaction) -> tuple[Any, ...]:
 
 def _begin(state: StateTransaction, offset: int, record: TransactionBeganRecord) -> None:
     before = _known(state, record.transactional_id)
-    if before is not None and before.is_open:
-        raise CorruptState(f"a new producer while a transaction is open: {before}")
-    after = before or Transaction(offset, record.transactional_id, -1, -1)
-    _put(
-        state,
-        before,
-        after._replace(
-            producer_id=record.producer_id,
-            producer_epoch=record.producer_epoch,
-            last_producer_id=record.last_producer_id,
-            last_epoch=record.last_epoch,
-            timeout_ms=record.timeout_ms,
-            state=TransactionState.EMPTY,
-            changed_ms=record.at_ms,
-        ),
-    )
+    _put(state, before, transitions.began(before, offset, record))
 
 
 def _grow(state: StateTransaction, record: TransactionGrewRecord) -> None:
     before = _known(state, record.transactional_id)
-    if before is None:
-        raise CorruptState(f"a transaction of the unknown id {record.transactional_id!r}")
-    is_next = not before.is_open and record.number == before.number + 1
-    is_open = before.state == TransactionState.ONGOING and record.number == before.number
-    if not is_next and not is_open:
-        raise CorruptState(f"transaction {record.number} grew: it is {before}")
+    after = transitions.grown(before, record)
     state.driver.executemany(
         TRANSACTION_PARTS.insert_sql,
         [
-            state.added(TRANSACTION_PARTS, before.id, partition, coordinator, topic_id.bytes, "")
+            state.added(TRANSACTION_PARTS, after.id, partition, coordinator, topic_id.bytes, "")
             for (topic_id, partition), coordinator in record.partitions
         ]
         + [
-            state.added(TRANSACTION_PARTS, before.id, GROUP_PARTITION, coordinator, b"", group_id)
+            state.added(TRANSACTION_PARTS, after.id, GROUP_PARTITION, coordinator, b"", group_id)
             for group_id, coordinator in record.groups
         ],
     )
-    _put(
-        state,
-        before,
-        before._replace(
-            number=record.number,
-            state=TransactionState.ONGOING,
-            began_ms=record.at_ms if is_next else before.began_ms,
-            changed_ms=record.at_ms,
-            partitions={**before.partitions, **dict(record.partitions)},
-            groups={**before.groups, **dict(record.groups)},
-        ),
-    )
+    _put(state, before, after)
 
 
 def _decide(state: StateTransaction, record: TransactionDecidedRecord) -> None:
-    before = _of_number(state, record.transactional_id, record.number, TransactionState.ONGOING)
-    _put(
-        state,
-        before,
-        before._replace(
-            state=(
-                TransactionState.PREPARE_COMMIT
-                if record.is_commit
-                else TransactionState.PREPARE_ABORT
-            ),
-            producer_epoch=record.producer_epoch,
-            last_epoch=record.last_epoch,
-            changed_ms=record.at_ms,
-        ),
-    )
+    before = _known(state, record.transactional_id)
+    _put(state, before, transitions.decided(before, record))
 
 
 def _complete(state: StateTransaction, record: TransactionCompletedRecord) -> None:
-    before = _of_number(
-        state,
-        record.transactional_id,
-        record.number,
-        TransactionState.PREPARE_COMMIT,
-        TransactionState.PREPARE_ABORT,
-    )
-    is_commit = before.state == TransactionState.PREPARE_COMMIT
-    state.delete_where(TRANSACTION_PARTS, TRANSACTION_PARTS.table.c.transaction_key == before.id)
-    _put(
-        state,
-        before,
-        before._replace(
-            state=(
-                TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT
-            ),
-            changed_ms=record.at_ms,
-            partitions={},
-            groups={},
-        ),
-    )
+    before = _known(state, record.transactional_id)
+    after = transitions.completed(before, record)
+    state.delete_where(TRANSACTION_PARTS, TRANSACTION_PARTS.table.c.transaction_key == after.id)
+    _put(state, before, after)
 
 
 def _expire_ids(state: StateTransaction, record: TransactionalIdsExpiredRecord) -> None:

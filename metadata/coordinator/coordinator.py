@@ -25,6 +25,7 @@ from metadata.coordinator.rewrites import commit_rewrites, plan_rewrites
 from metadata.coordinator.segment_plans import plan_segments, topic_schemas
 from metadata.coordinator.sink_notes import NotePlace, SinkNotes
 from metadata.coordinator.sinks import Sinks
+from metadata.coordinator.transactions import Transactions
 from metadata.log.log import MetadataLog
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.records.control import ProducersExpiredRecord, RowsSweptRecord
@@ -138,6 +139,9 @@ class PartitionCoordinator:
             clock=clock,
             steady_clock=self._steady_clock,
             settings=settings,
+        )
+        self.transactions: Final = Transactions(
+            self.pipeline, replica, clock=self._steady_clock, settings=settings
         )
 
     @property

@@ -83,7 +83,15 @@ def _not_ended(error: DisklessError) -> ops.EndedTransaction:
 
 _JOINED: Final = in_order(layout(ops.JoinedTransaction, "error", "number", error=ERROR))
 _ENDED: Final = in_order(
-    layout(ops.EndedTransaction, "error", "number", "is_completed", error=ERROR)
+    layout(
+        ops.EndedTransaction,
+        "error",
+        "number",
+        "is_completed",
+        "producer_id",
+        "producer_epoch",
+        error=ERROR,
+    )
 )
 
 INIT_PRODUCER: Final[Operation[Addressed[ops.InitProducer], ops.InitializedProducer]] = Operation(

@@ -5,11 +5,13 @@ At the coordinator of the transactional id:
     1070 TransactionBegan         TransactionalId string, ProducerId int64, ProducerEpoch int16,
                                   LastProducerId int64, LastEpoch int16, TimeoutMs int32, AtMs int64
     1071 TransactionGrew          TransactionalId string, Number int64, AtMs int64,
+                                  BumpsEpoch int8,
                                   Partitions [] TopicId uuid, PartitionIndex int32,
                                                 Coordinator int32
                                   Groups [] GroupId string, Coordinator int32
     1072 TransactionDecided       TransactionalId string, Number int64, IsCommit int8,
-                                  ProducerEpoch int16, LastEpoch int16, AtMs int64
+                                  ProducerEpoch int16, LastEpoch int16,
+                                  NextProducerId int64, AtMs int64
     1074 TransactionCompleted     TransactionalId string, Number int64, AtMs int64
     1075 TransactionalIdsExpired  TransactionalIds [] string
 
@@ -61,19 +63,26 @@ class TransactionGrewRecord:
     transactional_id: str
     number: int
     at_ms: int
+    bumps_epoch: bool
+    """It ends with another epoch."""
     partitions: Sequence[TransactionPartition]
     groups: Sequence[TransactionGroup]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionDecidedRecord:
-    """How the transaction ends, for ever; `producer_epoch` is that of the producer afterwards."""
+    """How the transaction ends, for ever; `producer_epoch` is that of the producer afterwards.
+
+    `last_epoch` is the one it had, if it may ask with that again. A `next_producer_id` that is not
+    -1 takes the place of the producer's, with epoch 0, when the transaction is completed.
+    """
 
     transactional_id: str
     number: int
     is_commit: bool
     producer_epoch: Int16
     last_epoch: Int16
+    next_producer_id: int
     at_ms: int
 
 

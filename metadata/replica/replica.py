@@ -48,7 +48,9 @@ from metadata.state.offset_queries import list_offset
 from metadata.state.queries import FileNames, find_batches
 from metadata.state.segment_queries import list_segments
 from metadata.state.state import STATE_FILE, StateDatabase
+from metadata.state.transactions.transaction_queries import pending_partitions
 from metadata.table_operations import ListedSegments, ListSegments
+from metadata.transaction_operations import OpenTransaction
 from wal.clock import Sleep
 from wal.coordinates import TopicIdPartition
 from wal.errors import DisklessError, OutOfBounds, StorageFailed
@@ -98,6 +100,7 @@ class Replica:
         self._listeners: list[CommitListener] = []
         self._applied_listeners: list[Callable[[], None]] = []
         self._topic_listeners: list[Callable[[], None]] = []
+        self._offset_listeners: list[Callable[[Collection[str]], None]] = []
         self._is_closed = False
         self.applied_bytes = 0
         """Metadata records applied since the start, in bytes."""
@@ -145,6 +148,12 @@ class Replica:
     def subscribe_topics(self, listener: Callable[[], None]) -> None:
         """Call `listener` in the event loop when topics were created, deleted or altered."""
         self._topic_listeners.append(listener)
+
+    def subscribe_offsets(self, listener: Callable[[Collection[str]], None]) -> None:
+        """Call `listener` in the event loop with the groups for which the end of a transaction
+        has committed offsets, before anybody gets an answer.
+        """
+        self._offset_listeners.append(listener)
 
     # -- applying -------------------------------------------------------------------------------
 
@@ -195,6 +204,9 @@ class Replica:
         if changes.partitions:
             for listener in self._listeners:
                 listener(changes.partitions.keys())
+        if changes.transactions.groups:
+            for told in self._offset_listeners:
+                told(changes.transactions.groups)
         self._tell_applied()
 
     def _tell_topics(self) -> None:
@@ -325,6 +337,16 @@ class Replica:
         state = self.image.partitions.get(partition)
         return None if state is None else state.log_start_offset
 
+    def last_stable_offset(self, partition: TopicIdPartition) -> int | None:
+        """Reads committed memory; None when there is no such partition."""
+        state = self.image.partitions.get(partition)
+        return None if state is None else state.last_stable_offset
+
+    def open_transactions(self, partition: TopicIdPartition) -> Sequence[OpenTransaction]:
+        """Those that have data in the partition, by their first offsets; from memory."""
+        state = self.image.partitions.get(partition)
+        return () if state is None else [*self.image.transactions.open_of(state.id).values()]
+
     async def find_batches(
         self,
         requests: Sequence[ops.FindBatches],
@@ -388,6 +410,10 @@ class Replica:
         return await self.state.read(
             partial(group_offsets, group_id=group_id, partitions=partitions)
         )
+
+    async def pending_partitions(self, group_id: str) -> Collection[TopicIdPartition]:
+        """Those of which the group has offsets that wait for the end of a transaction."""
+        return await self.state.read(partial(pending_partitions, group_id=group_id))
 
     async def stored_group(self, group_id: str) -> StoredGroup | None:
         """Returns what is stored of a group; None when there are not even offsets of it."""

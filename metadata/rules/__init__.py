@@ -10,5 +10,6 @@
   `rewriting`: a folder: segments merged and compacted
 - `tables`: where the pointer of a table goes, and which segments it may still name
 - `sinks`: a folder: batches of sinks that stage objects
+- `transactions`: a folder: producers of transactional ids, what their transactions hold, their ends
 - `retention`: which records are old enough
 """

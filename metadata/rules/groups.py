@@ -59,16 +59,26 @@ def commit_offsets_decisions(
     group_id: str, offsets: Sequence[CommittedOffset]
 ) -> Sequence[Decision[None]]:
     """One after the other, when all of it was checked. Raises: InvalidRequest, AppendTooLarge."""
+    return [
+        Decision((OffsetsCommittedRecord(group_id=group_id, offsets=some),), None)
+        for some in offsets_in_steps(group_id, offsets)
+    ]
+
+
+def offsets_in_steps(
+    group_id: str, offsets: Sequence[CommittedOffset]
+) -> Sequence[Sequence[CommittedOffset]]:
+    """What is written down at a time, when all of it was checked.
+
+    Raises: InvalidRequest, AppendTooLarge.
+    """
     _check_group_id(group_id)
     try:
         size = sum(map(len, map(encode_offset, offsets)))
     except (struct.error, ValueError) as error:
         raise InvalidRequest(f"an offset of group {group_id!r}: {error}") from error
     _check_size(size, f"offsets of group {group_id!r}")
-    return [
-        Decision((OffsetsCommittedRecord(group_id=group_id, offsets=tuple(some)),), None)
-        for some in _in_steps(offsets)
-    ]
+    return [tuple(some) for some in _in_steps(offsets)]
 
 
 def delete_offsets_decisions(

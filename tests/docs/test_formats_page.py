@@ -608,6 +608,7 @@ RECORDS: Final[dict[str, tuple[records.MetadataRecord, dict[str, Any]]]] = {
             transactional_id="t",
             number=1,
             at_ms=2,
+            bumps_epoch=True,
             partitions=[TransactionPartition(PLACE, 4)],
             groups=[TransactionGroup("g", 5)],
         ),
@@ -615,13 +616,20 @@ RECORDS: Final[dict[str, tuple[records.MetadataRecord, dict[str, Any]]]] = {
             "TransactionalId": "t",
             "Number": 1,
             "AtMs": 2,
+            "BumpsEpoch": 1,
             "Partitions": [{"TopicId": TOPIC, "PartitionIndex": 3, "Coordinator": 4}],
             "Groups": [{"GroupId": "g", "Coordinator": 5}],
         },
     ),
     "1072 TransactionDecided": (
         transaction_records.TransactionDecidedRecord(
-            transactional_id="t", number=1, is_commit=True, producer_epoch=2, last_epoch=3, at_ms=4
+            transactional_id="t",
+            number=1,
+            is_commit=True,
+            producer_epoch=2,
+            last_epoch=3,
+            next_producer_id=5,
+            at_ms=4,
         ),
         {
             "TransactionalId": "t",
@@ -629,6 +637,7 @@ RECORDS: Final[dict[str, tuple[records.MetadataRecord, dict[str, Any]]]] = {
             "IsCommit": 1,
             "ProducerEpoch": 2,
             "LastEpoch": 3,
+            "NextProducerId": 5,
             "AtMs": 4,
         },
     ),

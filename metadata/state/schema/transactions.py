@@ -38,6 +38,8 @@ TRANSACTIONS: Final = StateTable(
         "state",
         "began_ms",
         "changed_ms",
+        "next_producer_id",
+        "bumps_epoch",
     ],
     [("transactional_id", String)],
     key=["id"],

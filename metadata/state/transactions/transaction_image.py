@@ -101,8 +101,17 @@ def load_transactions(
             place = TopicIdPartition(UUID(bytes=topic_id), partition)
             partitions.setdefault(key, {})[place] = coordinator
     for key, *numbers, transactional_id, _ in rows(schema.TRANSACTIONS):
-        parts = (partitions.get(key, {}), groups.get(key, {}))
-        image.ids[transactional_id] = Transaction._make((key, transactional_id, *numbers, *parts))
+        *numbers, bumps_epoch = numbers
+        image.ids[transactional_id] = Transaction._make(
+            (
+                key,
+                transactional_id,
+                *numbers,
+                bool(bumps_epoch),
+                partitions.get(key, {}),
+                groups.get(key, {}),
+            )
+        )
     # In the order of their first offsets.
     for *opened, _ in sorted(rows(schema.OPEN_TRANSACTIONS)):
         image.add_open(OpenTransaction(*opened))

@@ -8,8 +8,13 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from metadata.state.transactions.overlay import Absent, Overlay
-from metadata.state.transactions.transaction_image import ProducerKey, TransactionImage
+from metadata.state.transactions.transaction_image import (
+    OpenOfPartition,
+    ProducerKey,
+    TransactionImage,
+)
 from metadata.transaction_operations import (
+    NO_OFFSET,
     ClosedKey,
     ClosedTransaction,
     OpenTransaction,
@@ -23,7 +28,8 @@ class TransactionView:
     def __init__(self, image: TransactionImage) -> None:
         self._image = image
         self._ids: Overlay[str, Transaction] = Overlay()
-        self._open: Overlay[ProducerKey, OpenTransaction] = Overlay()
+        self._open: Overlay[int, OpenOfPartition] = Overlay()
+        """By partition; each entry is all that is open there."""
         self._closed: Overlay[ClosedKey, ClosedTransaction] = Overlay()
         self._looked_up: Mapping[ClosedKey, ClosedTransaction | None] = {}
         self.overlays: Final[Collection[Overlay[Any, Any]]] = (self._ids, self._open, self._closed)
@@ -62,25 +68,31 @@ class TransactionView:
         """False: no transaction has data anywhere."""
         return self._image.has_open or bool(self._open)
 
+    def open_of(self, partition_id: int) -> OpenOfPartition:
+        """What is open in the partition, by producer id, in the order of their first offsets."""
+        found = self._open.get(partition_id)
+        if found is None or isinstance(found, Absent):
+            return self._image.open_of(partition_id)
+        return found
+
     def open_transaction(self, key: ProducerKey) -> OpenTransaction | None:
-        found = self._open.get(key)
-        return self._image.open_transaction(key) if isinstance(found, Absent) else found
+        return self.open_of(key[0]).get(key[1])
 
     def put_open(self, opened: OpenTransaction, group: int) -> None:
-        self._open.put((opened.partition, opened.producer_id), opened, group)
+        """Behind those that are open in the partition."""
+        of_partition = {**self.open_of(opened.partition), opened.producer_id: opened}
+        self._open.put(opened.partition, of_partition, group)
 
     def close(self, key: ProducerKey, group: int) -> None:
-        self._open.put(key, None, group)
+        of_partition = dict(self.open_of(key[0]))
+        of_partition.pop(key[1], None)
+        self._open.put(key[0], of_partition, group)
 
     def first_open_offset(self, partition_id: int) -> int:
         """The first offset of what is open in the partition; -1: nothing is."""
-        pending = {key[1]: opened for key, opened in self._open.items() if key[0] == partition_id}
-        for producer_id, opened in self._image.open_of(partition_id).items():
-            if producer_id not in pending:
-                # They are in the order of their offsets, and those that are pending come behind.
-                return opened.first_offset
-        offsets = [opened.first_offset for opened in pending.values() if opened is not None]
-        return min(offsets, default=-1)
+        for opened in self.open_of(partition_id).values():
+            return opened.first_offset
+        return NO_OFFSET
 
     # -- closed ---------------------------------------------------------------------------------
 

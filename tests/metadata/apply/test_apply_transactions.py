@@ -55,6 +55,7 @@ def grew(number: int, *partitions: TopicIdPartition) -> TransactionGrewRecord:
         transactional_id="t",
         number=number,
         at_ms=START_MS + number,
+        bumps_epoch=False,
         partitions=[TransactionPartition(partition, 0) for partition in partitions],
         groups=[TransactionGroup("g", 0)],
     )
@@ -67,6 +68,7 @@ def decided(number: int, *, is_commit: bool) -> TransactionDecidedRecord:
         is_commit=is_commit,
         producer_epoch=1,
         last_epoch=-1,
+        next_producer_id=-1,
         at_ms=START_MS,
     )
 

@@ -300,10 +300,11 @@ GOLDEN: list[tuple[MetadataRecord, str]] = [
             transactional_id="t",
             number=1,
             at_ms=2,
+            bumps_epoch=True,
             partitions=(TransactionPartition(PARTITION, 4),),
             groups=(TransactionGroup("g", 5),),
         ),
-        f"01 af08 00 0274000000000000 0001000000000000 000202 {TOPIC_HEX} "
+        f"01 af08 00 0274000000000000 0001000000000000 00020102 {TOPIC_HEX} "
         "0000000300000004 0002026700000005 0000",
     ),
     (
@@ -313,9 +314,10 @@ GOLDEN: list[tuple[MetadataRecord, str]] = [
             is_commit=True,
             producer_epoch=2,
             last_epoch=3,
+            next_producer_id=5,
             at_ms=4,
         ),
-        "01 b008 00 0274000000000000 0001010002000300 0000000000000400",
+        "01 b008 00 0274000000000000 0001010002000300 0000000000000500 0000000000000400",
     ),
     (
         transactions.TransactionEndedRecord(

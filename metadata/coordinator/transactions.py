@@ -1,0 +1,257 @@
+"""What a coordinator does for transactions: of transactional ids, partitions and groups.
+
+metadata/rules/transactions decides. What was answered is durable and applied. Who has to be told of
+a decision that others have a part in is told by a worker beside the leader
+(diskless/transactions/transaction_coordinator.py); `subscribe` says when there is one.
+
+A transaction is open for too long when its timeout has passed since it began: by the time of the
+log, as far as that can be believed (wal/steady_clock.py), or by the monotonic clock of this leader,
+whichever comes first. So a wall clock that jumps ahead aborts nothing, one that stands still holds
+nothing open, and a new leader goes on with the time that has passed. One that was open when this
+leader's term began gets NEW_LEADER_GRACE_S at least: its producer may have found nobody to end it.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from metadata.coordinator.pipeline import Pipeline
+from metadata.metadata_settings import CoordinatorSettings
+from metadata.records.groups import CommittedOffset
+from metadata.replica.replica import Replica
+from metadata.rules.groups import offsets_in_steps
+from metadata.rules.transactions.ending import decide_abort, decide_complete, decide_end
+from metadata.rules.transactions.growing import decide_add, joined
+from metadata.rules.transactions.parts import (
+    closed_of_group,
+    closed_of_parts,
+    decide_end_parts,
+    decide_keep_offsets,
+)
+from metadata.rules.transactions.producers import decide_expire_ids, decide_init_producer
+from metadata.transaction_operations import (
+    AbortTransaction,
+    AddToTransaction,
+    EndedTransaction,
+    EndParts,
+    EndTransaction,
+    InitializedProducer,
+    InitProducer,
+    JoinedTransaction,
+    JoinTransaction,
+    Transaction,
+    TransactionState,
+)
+from wal.errors import DisklessError, InvalidTransactionState
+from wal.failpoint import failpoint
+from wal.steady_clock import SteadyClock
+
+NEW_LEADER_GRACE_S: Final = 10.0
+
+Listener = Callable[[str], None]
+
+
+class Transactions:
+    """The transactions of one coordinator, for one term. Every call may raise as appends do:
+    CommitFailed, CommitOutcomeUnknown, NotCoordinator, AppendTooLarge.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        replica: Replica,
+        *,
+        clock: SteadyClock,
+        settings: CoordinatorSettings,
+    ) -> None:
+        self._perform = pipeline.perform
+        self._replica = replica
+        self._clock = clock
+        self._settings = settings
+        self._listeners: list[Listener] = []
+        self._began_s = clock.monotonic()
+        self._inherited = {
+            transaction.transactional_id: transaction.number for transaction in self.transactions()
+        }
+        """The last numbers when the term began."""
+        self._seen: dict[str, tuple[int, float]] = {}
+        """Number and monotonic time of what was open when it was looked at first."""
+
+    def subscribe(self, listener: Listener) -> None:
+        """Call `listener` with the id of a transaction that is decided, and not completed."""
+        self._listeners.append(listener)
+
+    @property
+    def _coordinator_epoch(self) -> int:
+        leader = self._replica.leader
+        return 0 if leader is None else leader.leader_epoch
+
+    # -- transactional ids ----------------------------------------------------------------------
+
+    async def init_producer(self, asked: InitProducer) -> InitializedProducer:
+        """A producer of the id, which fences the last one; ConcurrentTransactions: ask again."""
+        answer = await self._perform(
+            lambda view, now_ms: decide_init_producer(
+                view, asked, now_ms=now_ms, coordinator_epoch=self._coordinator_epoch
+            ),
+            row_count=self._part_count(asked.transactional_id),
+        )
+        if answer.error is not None:
+            self._tell_decided(asked.transactional_id)
+        return answer
+
+    async def add_to_transaction(self, asked: AddToTransaction) -> JoinedTransaction:
+        """All of it, or nothing; the first addition begins the transaction."""
+        return await self._perform(
+            lambda view, now_ms: decide_add(view, asked, now_ms=now_ms),
+            row_count=len(asked.partitions) + len(asked.groups),
+        )
+
+    def join(self, asked: JoinTransaction) -> JoinedTransaction:
+        """From memory; whoever asks for a strict answer confirms the lease afterwards."""
+        return joined(self.transaction(asked.transactional_id), asked)
+
+    async def end_transaction(self, asked: EndTransaction) -> EndedTransaction:
+        """The decision is durable, and completed where everything lives here."""
+        ended = await self._perform(
+            lambda view, now_ms: decide_end(
+                view, asked, now_ms=now_ms, coordinator_epoch=self._coordinator_epoch
+            ),
+            row_count=self._part_count(asked.transactional_id),
+        )
+        return self._decided(asked.transactional_id, ended)
+
+    async def abort_transaction(self, asked: AbortTransaction) -> EndedTransaction:
+        """The same without the producer, which is fenced."""
+        ended = await self._perform(
+            lambda view, now_ms: decide_abort(
+                view, asked, now_ms=now_ms, coordinator_epoch=self._coordinator_epoch
+            ),
+            row_count=self._part_count(asked.transactional_id),
+        )
+        return self._decided(asked.transactional_id, ended)
+
+    def _part_count(self, transactional_id: str) -> int:
+        known = self.transaction(transactional_id)
+        return 0 if known is None else len(known.partitions) + len(known.groups)
+
+    def _decided(self, transactional_id: str, ended: EndedTransaction) -> EndedTransaction:
+        if ended.error is None and not ended.is_completed:
+            self._tell_decided(transactional_id)
+        return ended
+
+    def _tell_decided(self, transactional_id: str) -> None:
+        known = self.transaction(transactional_id)
+        if known is not None and TransactionState(known.state).is_decided:
+            failpoint("txn.after_decision")
+            for listener in self._listeners:
+                listener(transactional_id)
+
+    async def complete(self, transactional_id: str, number: int) -> None:
+        """Everybody has heard how the transaction ended."""
+        await self._perform(
+            lambda view, now_ms: decide_complete(view, transactional_id, number, now_ms=now_ms),
+            row_count=self._part_count(transactional_id),
+        )
+
+    async def abort_timed_out(self, limit: int) -> Sequence[Transaction]:
+        """Abort up to `limit` of those that are open for too long; returns them as they are then.
+
+        The others fail or go on by themselves when one raises.
+        """
+        due = self._timed_out()[:limit]
+        ended = await asyncio.gather(
+            *(self.abort_transaction(AbortTransaction(*transaction)) for transaction in due)
+        )
+        aborted = [
+            self.transaction(name)
+            for (name, _), answer in zip(due, ended, strict=True)
+            if answer.error is None
+        ]
+        return [transaction for transaction in aborted if transaction is not None]
+
+    def _timed_out(self) -> Sequence[tuple[str, int]]:
+        """(transactional id, number), the longest open first."""
+        now_ms, now_s = self._clock.now_ms(), self._clock.monotonic()
+        is_new_leader = now_s - self._began_s < NEW_LEADER_GRACE_S
+        seen: dict[str, tuple[int, float]] = {}
+        found = []
+        for transaction in self.transactions():
+            if transaction.state != TransactionState.ONGOING:
+                continue
+            name, number = transaction.transactional_id, transaction.number
+            known = self._seen.get(name)
+            seen[name] = known if known is not None and known[0] == number else (number, now_s)
+            if is_new_leader and self._inherited.get(name) == number:
+                continue
+            open_ms = max(now_ms - transaction.began_ms, (now_s - seen[name][1]) * 1000)
+            if open_ms >= transaction.timeout_ms:
+                found.append((transaction.began_ms, name, number))
+        self._seen = seen
+        return [(name, number) for _, name, number in sorted(found)]
+
+    async def expire_ids(self, limit: int) -> int:
+        """Forget up to `limit` ids that nobody used for too long; returns how many they were."""
+        before_ms = self._clock.now_ms() - self._settings.transactional_id_expiration_ms
+        return await self._perform(
+            lambda view, _: decide_expire_ids(view, before_ms=before_ms, limit=limit)
+        )
+
+    def transaction(self, transactional_id: str) -> Transaction | None:
+        """What is known of the id; None: nothing."""
+        return self._replica.image.transactions.ids.get(transactional_id)
+
+    def transactions(self) -> Sequence[Transaction]:
+        """All of them."""
+        return [*self._replica.image.transactions.ids.values()]
+
+    # -- partitions and groups ------------------------------------------------------------------
+
+    async def end_parts(self, asked: Sequence[EndParts]) -> Sequence[DisklessError | None]:
+        """End transactions in partitions and groups of this coordinator; what has ended stays so.
+
+        An entry is None or InvalidTransactionState.
+        """
+        answers = await asyncio.gather(*map(self._end_parts, asked))
+        failpoint("txn.after_end")
+        return answers
+
+    async def _end_parts(self, parts: EndParts) -> InvalidTransactionState | None:
+        try:
+            await self._perform(
+                lambda view, now_ms: decide_end_parts(view, parts, now_ms=now_ms),
+                closed=lambda view: closed_of_parts(view, parts),
+                row_count=len(parts.partitions) + len(parts.groups),
+            )
+        except InvalidTransactionState as error:
+            return error
+        return None
+
+    async def commit_offsets(
+        self,
+        group_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        number: int,
+        offsets: Sequence[CommittedOffset],
+    ) -> None:
+        """Keep offsets that the group commits if the transaction is committed.
+
+        Raises: InvalidTransactionState, StaleProducerEpoch (it has ended), and as the group's own
+        `commit_offsets`.
+        """
+        for some in offsets_in_steps(group_id, offsets):
+            await self._perform(
+                partial(
+                    decide_keep_offsets,
+                    group_id=group_id,
+                    producer_id=producer_id,
+                    producer_epoch=producer_epoch,
+                    number=number,
+                    offsets=some,
+                ),
+                closed=lambda _: closed_of_group(group_id, producer_id),
+                row_count=len(some),
+            )
+        failpoint("txn.after_offsets")
