@@ -35,6 +35,7 @@ from metadata.messages.readers import READ_EXTENTS, READ_OFFSETS, READ_TOPIC
 from metadata.messages.sinks import COMMIT_STAGED, OPEN_SINK
 from metadata.messages.tables import COMMIT_TABLES, LIST_SEGMENTS, LIST_TABLES
 from metadata.operations import (
+    READ_COMMITTED,
     FindBatches,
     FoundBatches,
     ListedOffset,
@@ -126,12 +127,13 @@ class CoordinatorClient:
     def read_extents(
         self, asked: Sequence[FindBatches], *, extents_max: int
     ) -> Sequence[FoundBatches]:
-        """Where records lie, from the extent with the asked offset on; an error is in its entry.
+        """Where committed records lie, from the extent with the asked offset on, up to the last
+        stable offset; what of them is aborted is told. An error is in its entry.
 
         At most `extents_max` of each partition; the byte limits of `asked` are not looked at. The
         broker may be behind, and then give fewer, or none.
         """
-        message = FindBatchesMessage(asked, _INT32_MAX, extents_max)
+        message = FindBatchesMessage(asked, _INT32_MAX, extents_max, isolation=READ_COMMITTED)
         return self._call(READ_EXTENTS, message)
 
     def list_tables(self, asked: ListTables) -> ListedTables:

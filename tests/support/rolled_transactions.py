@@ -20,6 +20,7 @@ from metadata.operations import (
     READ_COMMITTED,
     AbortedTransaction,
     FindBatches,
+    FoundBatches,
     RolledSegment,
     SegmentPlan,
 )
@@ -328,9 +329,10 @@ class Rolling:
         assert offset == end
         return seen
 
-    async def _fetch(
-        self, offset: int, isolation: int, max_bytes: int
-    ) -> tuple[bytes, int, Sequence[AbortedTransaction]]:
+    async def find(
+        self, offset: int, isolation: int, max_bytes: int = MUCH, extents_max: int = 100
+    ) -> FoundBatches:
+        """As a replica answers."""
         partition_id = self.state.partition(self.partition).id
         (found,) = await self.state.state.read(
             lambda connection: find_batches(
@@ -339,11 +341,17 @@ class Rolling:
                 [(FindBatches(self.partition, offset, max_bytes), partition_id)],
                 max_bytes=max_bytes,
                 at_least_one=True,
-                rows_per_partition_max=100,
+                rows_per_partition_max=extents_max,
                 isolation=isolation,
             )
         )
         assert found.error is None, found.error
+        return found
+
+    async def _fetch(
+        self, offset: int, isolation: int, max_bytes: int
+    ) -> tuple[bytes, int, Sequence[AbortedTransaction]]:
+        found = await self.find(offset, isolation, max_bytes)
         end = found.last_stable_offset if isolation == READ_COMMITTED else NO_END
         request = ReadRequest(self.partition, offset, max_bytes, found.extents, end)
         (result,) = await self._reader.read([request], max_bytes=max_bytes)

@@ -10,10 +10,10 @@ with the first offset of each partition that is not read yet. A partition, or a 
 in it was added since, and is read from its beginning. By the id a topic that was deleted and made
 again is told from its predecessor.
 
-Where a micro-batch ends is decided by the leaders' high watermarks and by limits. A limit of
-offsets is divided as the partitions lag, one of bytes by the sizes of extents; each trigger takes
-one record at least. `Trigger.AvailableNow` reads what was committed when it began, within the
-limits, and ends.
+Where a micro-batch ends is decided by the last stable offsets, asked of the leaders, and by limits.
+A limit of offsets is divided as the partitions lag, one of bytes by the sizes of extents; each
+trigger takes one record at least. `Trigger.AvailableNow` reads what was committed when it began,
+within the limits, and ends.
 
 Failure cases: those of `topic_stream`, and RecordsGone when a topic that was read is not among
 those of the options any more.

@@ -4,6 +4,10 @@ The driver plans with it, and each task looks up the extents of its share itself
 offsets alone, whatever the number of extents, and a task that begins late reads the segment that
 replaced WAL objects meanwhile. Calls are repeated while that may help (`repeated`).
 
+A log ends at its last stable offset here: below it every transaction has ended, so the records of a
+range are the same whenever they are read. What is aborted of the batches in WAL objects comes with
+their extents, from one look-up, and never changes; segments have nothing aborted.
+
 A broker answers from its replica, which may be behind the leader; `ends` asks the leaders. So an
 offset below an end that `ends` gave may be unknown to the broker for a moment, and is asked for
 again.
@@ -13,11 +17,12 @@ CommitFailed when no broker answers.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from metadata.operations import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
+    AbortedTransaction,
     Extent,
     FindBatches,
     FoundBatches,
@@ -33,6 +38,13 @@ from wal.security.client_security import PLAINTEXT, ClientSecurity
 EXTENTS_PER_CALL: Final = 10_000
 
 _INT32_MAX: Final = 2**31 - 1
+
+
+class Located(NamedTuple):
+    """Extents that follow each other, and the aborted transactions with batches among them."""
+
+    extents: Sequence[Extent] = ()
+    aborted: Sequence[AbortedTransaction] = ()
 
 
 class TopicLog:
@@ -59,11 +71,14 @@ class TopicLog:
         return self.offsets(partitions, EARLIEST_TIMESTAMP)
 
     def ends(self, partitions: Sequence[TopicIdPartition]) -> Mapping[int, int]:
-        """The high watermark of each partition; no record below it is uncommitted."""
+        """The last stable offset of each partition; no record below it is undecided."""
         return self.offsets(partitions, LATEST_TIMESTAMP)
 
     def offsets(self, partitions: Sequence[TopicIdPartition], timestamp: int) -> Mapping[int, int]:
-        """The first offset at or after `timestamp`, as ListOffsets; -1: there is none."""
+        """The first offset at or after `timestamp`, as ListOffsets; -1: there is none.
+
+        What is not below the last stable offset is told as that.
+        """
         if not partitions:
             return {}
         asked = [ListOffsets(partition, timestamp) for partition in partitions]
@@ -77,7 +92,7 @@ class TopicLog:
 
         answers = repeated(ask, self._sleep)
         return {
-            partition.partition: answer.offset
+            partition.partition: min(answer.offset, answer.last_stable_offset)
             for partition, answer in zip(partitions, answers, strict=True)
         }
 
@@ -88,15 +103,25 @@ class TopicLog:
 
         The first and the last extent may reach beyond. Raises: OffsetOutOfRange, CorruptState.
         """
+        for located in self.located(partition, start, end, page=page):
+            yield from located.extents
+
+    def located(
+        self, partition: TopicIdPartition, start: int, end: int, *, page: int = EXTENTS_PER_CALL
+    ) -> Iterator[Located]:
+        """As `extents`, with what is aborted of them."""
         position = start
         while position < end:
-            for extent in self._found(partition, position, page).extents:
+            found = self._found(partition, position, page)
+            extents = []
+            for extent in found.extents:
                 if not extent.base_offset <= position <= extent.last_offset:
                     raise CorruptState(f"{self.name}-{partition.partition}: a gap at {position}")
-                yield extent
+                extents.append(extent)
                 position = extent.last_offset + 1
                 if position >= end:
-                    return
+                    break
+            yield Located(extents, found.aborted)
 
     def _found(self, partition: TopicIdPartition, offset: int, page: int) -> FoundBatches:
         def ask() -> FoundBatches:

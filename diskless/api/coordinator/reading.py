@@ -9,7 +9,8 @@ leaders where it must, so a reader may ask any broker.
 - ReadExtents: where records lie, from this broker's replica, which may be behind. An offset that it
   has not heard of is looked for at the leader. FindBatches ends an answer by bytes, and behind each
   segment; here it is asked on and on until there are as many extents as BatchesPerPartition says,
-  or `EXTENTS_MAX` in all, or `LOOK_UPS_MAX` look-ups were made. An entry that came too late for
+  or `EXTENTS_MAX` in all, or `LOOK_UPS_MAX` look-ups were made. With isolation level 1 it ends at
+  the last stable offset, and says what is aborted. An entry that came too late for
   that has no extents, no error, and -1 as high watermark: it is to be asked about again.
 - ReadOffsets: offsets for timestamps, exact to the record, and strictly consistent.
 - Each needs READ on the topics that it names, in name or id.
@@ -35,7 +36,15 @@ from diskless.server.registry import Api
 from metadata.clients.coordinator_client import Coordinator
 from metadata.messages.find_batches import FindBatchesMessage
 from metadata.messages.readers import READ_EXTENTS, READ_OFFSETS, READ_TOPIC
-from metadata.operations import Extent, FindBatches, FoundBatches, ListOffsets, ReadableTopic
+from metadata.operations import (
+    READ_COMMITTED,
+    AbortedTransaction,
+    Extent,
+    FindBatches,
+    FoundBatches,
+    ListOffsets,
+    ReadableTopic,
+)
 from wal.errors import DisklessError, InvalidRequest, UnknownPartition
 
 TOPICS_MAX: Final = 100
@@ -116,29 +125,38 @@ def _extents(client: Coordinator) -> Call[FindBatchesMessage, FoundBatches]:
             limit = min(message.batches_per_partition_max, extents_left)
             found: FoundBatches | None = None
             extents: list[Extent] = []
+            aborted: dict[AbortedTransaction, None] = {}
             while look_ups_left and len(extents) < limit:
                 look_ups_left -= 1
-                found = await look_up(request, limit - len(extents), timeout_ms)
+                left = limit - len(extents)
+                found = await look_up(request, left, message.isolation, timeout_ms)
                 if found.error is not None or not found.extents:
                     break
                 extents += found.extents
+                # Look-ups behind each other name a transaction that reaches over both.
+                aborted |= dict.fromkeys(found.aborted)
                 request = request._replace(offset=extents[-1].last_offset + 1)
-                if request.offset >= found.high_watermark:
+                is_committed = message.isolation == READ_COMMITTED
+                end = found.last_stable_offset if is_committed else found.high_watermark
+                if request.offset >= end:
                     break
             if found is None:
                 found = FoundBatches()
             elif extents:
                 # What was found before an error is found; asking for the rest shows it again.
-                found = found._replace(extents=extents, error=None)
+                found = found._replace(extents=extents, error=None, aborted=tuple(aborted))
             extents_left -= len(extents)
             answers.append(found)
         return answers
 
-    async def look_up(request: FindBatches, extents_max: int, timeout_ms: int) -> FoundBatches:
+    async def look_up(
+        request: FindBatches, extents_max: int, isolation: int, timeout_ms: int
+    ) -> FoundBatches:
         (found,) = await client.find_batches(
             [request._replace(max_bytes=_INT32_MAX)],
             max_bytes=_INT32_MAX,
             batches_per_partition_max=extents_max,
+            isolation=isolation,
             timeout_ms=timeout_ms,
         )
         return found

@@ -11,7 +11,6 @@ from metadata.metadata_settings import CoordinatorSettings
 from metadata.records.records import RecordsDeletedRecord
 from metadata.rules.retention import RetentionPolicy
 from metadata.rules.segments import SEGMENT_BYTES_CONFIG, candidates, survey
-from metadata.state.queries import FileNames, find_batches
 from metadata.workers.retention import Candidate
 from metadata.workers.retention import survey as survey_retention
 from tests.support.exhaustive import IS_EXHAUSTIVE
@@ -42,22 +41,6 @@ async def proposed(
         )
     )
     return [(one.base_offset, one.last_offset) for one in proposals]
-
-
-async def found_at(rolls: Rolling, offset: int, isolation: int) -> ops.FoundBatches:
-    partition_id = rolls.state.partition(rolls.partition).id
-    (found,) = await rolls.state.state.read(
-        lambda connection: find_batches(
-            connection,
-            FileNames(),
-            [(ops.FindBatches(rolls.partition, offset, 1 << 30), partition_id)],
-            max_bytes=1 << 30,
-            at_least_one=True,
-            rows_per_partition_max=100,
-            isolation=isolation,
-        )
-    )
-    return found
 
 
 async def rows(rolls: Rolling) -> tuple[int, int, int]:
@@ -131,8 +114,7 @@ async def _delete_up_to(rolls: Rolling, start: int, planned: Sequence[tuple[int,
     state = rolls.state.partition(rolls.partition)
     assert state.last_stable_offset == max(start, stable_end(entries))
     for isolation in (ops.READ_UNCOMMITTED, ops.READ_COMMITTED):
-        found = await found_at(rolls, start, isolation)
-        assert found.error is None
+        found = await rolls.find(start, isolation)
         if isolation == ops.READ_COMMITTED:
             told = [one.marker_offset for one in found.aborted]
             assert told == ([4] if start <= 4 else [])

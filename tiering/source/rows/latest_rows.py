@@ -26,10 +26,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from metadata.operations import Extent
+from metadata.operations import AbortedTransaction, Extent
 from tiering.source.planning import Share
 from tiering.source.rows.share_rows import Wanted, share_tables
-from tiering.source.topic_log import TopicLog
+from tiering.source.topic_log import Located, TopicLog
 from wal.columns import Int64s
 from wal.coordinates import TopicIdPartition
 from wal.stores.blocking_store import BlockingStore
@@ -74,7 +74,7 @@ def latest_tables(
     wanted: Wanted,
 ) -> Iterator[pa.Table]:
     """The rows of a share that are the newest of their key among those below `end`."""
-    extents = [*log.extents(partition, share.start, end)]
+    extents = _all(log.located(partition, share.start, end))
     offsets = newest_offsets(
         _keys(log, partition, share, store, wanted, extents),
         _keys(log, partition, Share(share.partition, share.end, end), store, wanted, extents),
@@ -111,11 +111,20 @@ def _keys(
     share: Share,
     store: BlockingStore,
     wanted: Wanted,
-    extents: Sequence[Extent],
+    extents: Located,
 ) -> Iterator[pa.Table]:
     # Without bounds of time: an older record is not the newest because that one is not asked for.
     asked = Wanted(columns=_KEYS.names, fail_on_data_loss=wanted.fail_on_data_loss)
     return share_tables(log, partition, share, store, asked, known=extents)
+
+
+def _all(pages: Iterable[Located]) -> Located:
+    extents: list[Extent] = []
+    aborted: dict[AbortedTransaction, None] = {}
+    for page in pages:
+        extents += page.extents
+        aborted |= dict.fromkeys(page.aborted)
+    return Located(extents, tuple(aborted))
 
 
 def _some(tables: Iterable[pa.Table], size_bytes: int) -> Iterator[pa.Table]:

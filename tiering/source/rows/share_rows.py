@@ -9,25 +9,27 @@ by a segment and retention may delete what it has not come to. Deleted objects s
 up again, once for each offset. So a task fails only where the records themselves are gone.
 
 Invariants: rows come in offset order, each once, all of them in [start, end); extents that follow
-each other are checked to have no gap, so none is left out. A repeated task gives the same rows.
+each other are checked to have no gap, so none is left out. A repeated task gives the same rows: all
+of its range is below the last stable offset, so that batches of aborted transactions, which are
+left out of WAL objects as a roll leaves them out, are the same ever after.
 
 Failure cases: RecordsGone when records were deleted before they were read, if that is to fail;
 CorruptObject and CorruptSegment naming the object; ObjectNotFound naming what keeps it longer;
 ObjectStoreUnavailable.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
-from metadata.operations import Extent, SegmentExtent, WalExtent
+from metadata.operations import AbortedTransaction, Extent, SegmentExtent, WalExtent
 from tiering.segment_columns import segment_table
 from tiering.source.planning import Share, greatest_timestamp_ms
 from tiering.source.rows.segment_rows import any_between, rows_between, segment_tables
 from tiering.source.rows.typed_by_field import NO_TYPES, TypedRead, WalTypes
-from tiering.source.topic_log import TopicLog
+from tiering.source.topic_log import Located, TopicLog
 from tiering.wal_rows import decoded
 from wal.columns import Int64s
 from wal.coordinates import TopicIdPartition
@@ -61,11 +63,11 @@ def share_tables(
     store: BlockingStore,
     wanted: Wanted,
     *,
-    known: Sequence[Extent] = (),
+    known: Located | None = None,
 ) -> Iterator[pa.Table]:
     """The rows of a share, with the columns wanted, as tables of some megabytes.
 
-    `known` are its extents, if they were looked up before, and may be those of more than the share.
+    `known`: its extents, if they were looked up before; they may be those of more than the share.
     """
     reading = _Reading(log, partition, share, store, wanted, known)
     missing_at: int | None = None
@@ -96,9 +98,10 @@ class _Reading:
         share: Share,
         store: BlockingStore,
         wanted: Wanted,
-        known: Sequence[Extent],
+        known: Located | None,
     ) -> None:
         self._known = known
+        self._aborted: dict[AbortedTransaction, None] = {}
         self._log = log
         self._partition = partition
         self._share = share
@@ -109,11 +112,10 @@ class _Reading:
 
     def tables(self) -> Iterator[pa.Table]:
         """Rows from `position` on. Raises: ObjectNotFound, OffsetOutOfRange, and what is wrong."""
-        extents = self._extents()
         # WAL extents that follow each other are decoded together; a segment is read by itself.
         wal: list[WalExtent] = []
         end = self.position
-        for extent in extents:
+        for extent in self._extents():
             end = extent.last_offset + 1
             if isinstance(extent, WalExtent):
                 wal.append(extent)
@@ -125,16 +127,19 @@ class _Reading:
         # The last ones may be markers, which are no rows.
         self.position = max(self.position, min(end, self._share.end))
 
-    def _extents(self) -> Iterable[Extent]:
-        if not self._known:
-            return self._log.extents(self._partition, self.position, self._share.end)
-        # Once: who comes again found one of them missing.
-        known, self._known = self._known, ()
-        return [
-            extent
-            for extent in known
-            if extent.last_offset >= self.position and extent.base_offset < self._share.end
-        ]
+    def _extents(self) -> Iterator[Extent]:
+        # Once: who comes again found one of those that were known missing.
+        known, self._known = self._known, None
+        pages = (
+            self._log.located(self._partition, self.position, self._share.end)
+            if known is None
+            else [known]
+        )
+        for page in pages:
+            self._aborted |= dict.fromkeys(page.aborted)
+            for extent in page.extents:
+                if extent.last_offset >= self.position and extent.base_offset < self._share.end:
+                    yield extent
 
     def skip_deleted(self, error: OffsetOutOfRange) -> None:
         """Go on where the log begins now. Raises: RecordsGone when that is not wanted."""
@@ -149,7 +154,7 @@ class _Reading:
         if not extents:
             return
         wanted = [extent for extent in extents if self._may_match(extent)]
-        for group in decoded(wanted, self._store):
+        for group in decoded(wanted, self._store, self._aborted):
             rows = segment_table(group.rows)
             last = group.batches[-1].batch.base_offset + group.batches[-1].record_count
             rows = self._asked(rows_between(rows, self.position, self._share.end))
