@@ -42,6 +42,7 @@ from diskless.sasl.sasl_settings import SaslSettings
 from diskless.server.request_budget import REQUEST_ALLOWANCE_BYTES
 from diskless.server.server_settings import ServerSettings
 from diskless.topics.topic_defaults import TopicDefaults
+from diskless.transactions.settings import TransactionSettings
 from diskless.web.http_settings import HttpSettings
 from metadata.log.local_log import LocalLogSettings
 from metadata.log.object_log import ObjectLogSettings
@@ -180,6 +181,7 @@ class Config:
     loop: LoopSettings = field(default_factory=LoopSettings)
     topics: TopicDefaults = field(default_factory=TopicDefaults)
     groups: GroupSettings = field(default_factory=GroupSettings)
+    transactions: TransactionSettings = field(default_factory=TransactionSettings)
     quotas: QuotaSettings = field(default_factory=QuotaSettings)
     sasl: SaslSettings = field(default_factory=SaslSettings)
     tokens: OAuthSettings = field(default_factory=OAuthSettings)

@@ -76,6 +76,14 @@ class CoordinatorSettings:
         why="a transactional id that does nothing for longer, and has nothing open, is forgotten; "
         "lower: a producer that pauses for longer is refused and begins anew; higher: more memory",
     )
+    transaction_max_timeout_ms: int = setting(
+        "transaction.max.timeout.ms",
+        15 * 60_000,
+        minimum=1,
+        maximum=24 * 3_600_000,
+        why="producers that ask for a longer transaction.timeout.ms are refused; higher: one that "
+        "is gone holds up readers of committed records, and rolling, for longer",
+    )
     state_readers: int = setting(
         "diskless.coordinator.state.readers",
         4,

@@ -10,18 +10,19 @@ With the object log any number of brokers share the logs below one bucket prefix
 what it was elected for.
 
 Beside the partitions and their client stand the parts that only need those: the quotas that are
-enforced here, the topic that shows the metadata log, and the consumer groups, whose coordinators
-run where their metadata partition is led.
+enforced here, the topic that shows the metadata log, and the consumer groups and transactional ids,
+whose coordinators run where their metadata partition is led.
 
 Failure cases: a partition that cannot go on (its log or state makes no sense) ends the broker;
 whatever else happens to a worker it retries itself.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from diskless.groups.group_router import GroupRouter
 from diskless.groups.group_store import CoordinatorGroupStore
@@ -36,6 +37,9 @@ from diskless.replica.metadata_topic import MetadataTopic
 from diskless.sasl.broker_secrets import BrokerSecrets
 from diskless.sinks.sink_counts import SinkCounts
 from diskless.topics.noted_facts import NotedFacts
+from diskless.transactions.transaction_ends import transaction_ends
+from diskless.transactions.transaction_numbers import TransactionNumbers
+from diskless.transactions.transaction_router import TransactionRouter
 from metadata.clients.local_client import LocalClient
 from metadata.clients.routed_client import RoutedClient
 from metadata.coordinator.coordinator import PartitionCoordinator
@@ -44,10 +48,18 @@ from metadata.coordinator.sink_notes import NotePlace
 from metadata.log.local_log import LOG_DIRECTORY, LocalMetadataLog
 from metadata.log.log import MetadataLog
 from metadata.log.object_log import ObjectMetadataLog
+from metadata.messages.codec import Operation
+from metadata.messages.shapes import Addressed
+from metadata.messages.transactions import END_PARTS, JOIN_TRANSACTIONS
 from metadata.operations import CATALOGUE
 from metadata.replica.replica import Replica
 from metadata.replica.snapshots import SnapshotStore
 from wal.errors import InvalidSettings
+
+_ASKED_WITHIN_MS: Final = 3_000
+
+_Entry = TypeVar("_Entry")
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +78,9 @@ class Coordination:
     sinks: SinkCounts
     metadata_topic: MetadataTopic
     groups: GroupRouter
+    transactions: TransactionRouter
+    transaction_numbers: TransactionNumbers
+    """Asks the coordinators of transactional ids, led here or elsewhere."""
     secrets: BrokerSecrets | None
     """Brokers log in to each other by these. None where they do not, or where one is alone."""
 
@@ -97,7 +112,11 @@ async def open_coordination(
         index = coordinator.coordinator_id
         counting, all_workers = leader_workers(coordinator, base, storage, partitions, client)
         workers_at_work[index] = counting
-        return [*all_workers, groups.led(index, CoordinatorGroupStore(coordinator))]
+        return [
+            *all_workers,
+            groups.led(index, CoordinatorGroupStore(coordinator)),
+            transactions.led(index, coordinator.transactions, partial(_leader_epoch, coordinator)),
+        ]
 
     secrets = await follow_secrets(stack, tasks, base, storage)
     # As with the workers: who leads has a client.
@@ -115,6 +134,18 @@ async def open_coordination(
     topics = TopicsWith(client, [metadata_topic.description])
     client.subscribe_topics(topics.changed)
     groups = GroupRouter(partitions, topics, settings=config.groups, clock=clock, rng=rng)
+    ends = await stack.enter_async_context(transaction_ends(_asker(client, END_PARTS)))
+    transactions = TransactionRouter(
+        partitions,
+        client,
+        client.topics,
+        ends.ask,
+        settings=config.transactions,
+        timeout_max_ms=config.coordinator.transaction_max_timeout_ms,
+        clock=clock,
+    )
+    numbers = TransactionNumbers(_asker(client, JOIN_TRANSACTIONS), len(partitions))
+    await stack.enter_async_context(numbers)
     running = run_until_stop(stack, tasks, _run(partitions), "coordinators")
     await _first_of(_ready(partitions), running)
     return Coordination(
@@ -127,8 +158,27 @@ async def open_coordination(
         sinks=SinkCounts(),
         metadata_topic=metadata_topic,
         groups=groups,
+        transactions=transactions,
+        transaction_numbers=numbers,
         secrets=secrets,
     )
+
+
+def _asker(
+    client: RoutedClient, operation: Operation[Addressed[_Entry], _Answer]
+) -> Callable[[int, Sequence[_Entry]], Awaitable[Sequence[_Answer]]]:
+    """Calls of one coordinator. Another broker may be paused, so none is waited for for long."""
+
+    async def ask(coordinator: int, entries: Sequence[_Entry]) -> Sequence[_Answer]:
+        asked = Addressed(coordinator, entries)
+        return await client.call(operation, asked, timeout_ms=_ASKED_WITHIN_MS)
+
+    return ask
+
+
+def _leader_epoch(coordinator: PartitionCoordinator) -> int:
+    leader = coordinator.replica.leader
+    return 0 if leader is None else leader.leader_epoch
 
 
 async def _run(partitions: Sequence[MetadataPartition]) -> None:

@@ -1,16 +1,30 @@
-"""Limits and times of transactions, with Kafka's defaults."""
+"""The configuration section of the workers beside coordinators of transactional ids.
+
+With Kafka's names and defaults. What the rules of transactions go by is a coordinator's
+(metadata/metadata_settings.py).
+"""
 
 from dataclasses import dataclass
+
+from wal.settings import setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionSettings:
-    """What a coordinator of transactional ids goes by."""
+    """How often a coordinator of transactional ids looks at all of them."""
 
-    max_timeout_ms: int = 900_000
-    """Producers that ask for a longer time are refused: readers of committed records wait that long
-    behind a producer that is gone."""
-    abort_interval_ms: int = 10_000
-    """How often transactions are looked for that are open for too long."""
-    expire_interval_ms: int = 3_600_000
-    """How often transactional ids are looked for that nobody uses."""
+    abort_interval_ms: int = setting(
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
+        10_000,
+        minimum=10,
+        why="how often transactions are looked for that are open for longer than their "
+        "transaction.timeout.ms; higher: readers of committed records wait that much longer behind "
+        "a producer that is gone",
+    )
+    expire_interval_ms: int = setting(
+        "transaction.remove.expired.transaction.cleanup.interval.ms",
+        3_600_000,
+        minimum=10,
+        why="how often transactional ids are looked for that nobody has used for "
+        "transactional.id.expiration.ms",
+    )

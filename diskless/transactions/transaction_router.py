@@ -72,15 +72,20 @@ class TransactionRouter:
         tell: Tell,
         *,
         settings: TransactionSettings,
+        timeout_max_ms: int,
         clock: Clock,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        """`partitions` are all metadata partitions, by index."""
+        """`partitions` are all metadata partitions, by index.
+
+        `timeout_max_ms`: producers that ask for a longer time are refused.
+        """
         self._partitions = partitions
         self._producer_ids = producer_ids
         self._topics = topics
         self._tell = tell
         self._settings = settings
+        self._timeout_max_ms = timeout_max_ms
         self._clock = clock
         self._sleep = sleep
         self._led: dict[int, PartitionTransactions] = {}
@@ -136,10 +141,10 @@ class TransactionRouter:
         transactions = self._transactions(producer.transactional_id)
         if isinstance(transactions, DisklessError):
             return InitializedProducer(error=transactions)
-        if not 0 < timeout_ms <= self._settings.max_timeout_ms:
+        if not 0 < timeout_ms <= self._timeout_max_ms:
             return InitializedProducer(
                 error=InvalidTransactionTimeout(
-                    f"{timeout_ms} ms, allowed are {self._settings.max_timeout_ms}"
+                    f"{timeout_ms} ms, allowed are {self._timeout_max_ms}"
                 )
             )
         try:

@@ -158,6 +158,7 @@ class Setting:
             lambda: {"t": topic},
             self.told,
             settings=TransactionSettings(),
+            timeout_max_ms=900_000,
             clock=ManualClock(),
             sleep=self.sleep,
         )
