@@ -36,7 +36,11 @@ from metadata.state.schema import (
     TRANSACTIONS,
 )
 from metadata.state.transactions import transitions
-from metadata.state.transactions.transaction_queries import pending_offset
+from metadata.state.transactions.transaction_queries import (
+    CLOSED_PERIOD_MS,
+    expired_closed,
+    pending_offset,
+)
 from metadata.transaction_operations import (
     GROUP_PARTITION,
     NO_OFFSET,
@@ -47,9 +51,6 @@ from metadata.transaction_operations import (
 )
 from wal.coordinates import TopicIdPartition
 from wal.errors import CorruptState
-
-CLOSED_PERIOD_MS: Final = 10 * 60_000
-"""How coarsely the time of an end is indexed; part of STATE_VERSION."""
 
 _UPSERT_TRANSACTION: Final = TRANSACTIONS.upsert_sql()
 _UPSERT_CLOSED: Final = CLOSED_TRANSACTIONS.upsert_sql()
@@ -77,11 +78,6 @@ _PENDING_OF_GROUP: Final = (
     " WHERE pending.group_id = ? AND pending.producer_id = ?"
     " AND coalesce(committed.commit_ms <= pending.commit_ms, 1)"
     " ORDER BY pending.partition, pending.topic_id"
-)
-_EXPIRED_CLOSED: Final = (
-    "SELECT partition, producer_id, group_id, checksum FROM closed_transactions AS closed"
-    " WHERE closed_period <= ? AND closed_ms < ?"
-    " ORDER BY closed_period, partition, producer_id, group_id LIMIT ?"
 )
 
 
@@ -286,14 +282,10 @@ def _close(state: StateTransaction, key: ClosedKey, record: TransactionEndedReco
 
 
 def _expire_closed(state: StateTransaction, record: ClosedTransactionsExpiredRecord) -> None:
-    before_ms = record.before_ms
-    found = state.driver.execute(
-        _EXPIRED_CLOSED, (before_ms // CLOSED_PERIOD_MS, before_ms, record.limit)
-    ).fetchall()
-    keys = [ClosedKey(*row[:3]) for row in found]
-    state.driver.executemany(_DELETE_CLOSED, keys)
-    for row, key in zip(found, keys, strict=True):
-        state.subtract(row[3])
+    found = expired_closed(state.connection, record.before_ms, record.limit)
+    state.driver.executemany(_DELETE_CLOSED, [key for key, _ in found])
+    for key, checksum in found:
+        state.subtract(checksum)
         state.changes.transactions.closed[key] = None
 
 

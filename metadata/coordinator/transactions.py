@@ -19,17 +19,21 @@ from typing import Final
 from metadata.coordinator.pipeline import Pipeline
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.records.groups import CommittedOffset
+from metadata.records.transactions import ClosedTransactionsExpiredRecord
 from metadata.replica.replica import Replica
+from metadata.rules.commit import Decision
 from metadata.rules.groups import offsets_in_steps
 from metadata.rules.transactions.ending import decide_abort, decide_complete, decide_end
 from metadata.rules.transactions.growing import decide_add, joined
 from metadata.rules.transactions.parts import (
     closed_of_group,
     closed_of_parts,
+    closed_retention_ms,
     decide_end_parts,
     decide_keep_offsets,
 )
 from metadata.rules.transactions.producers import decide_expire_ids, decide_init_producer
+from metadata.state.transactions.transaction_queries import has_expired_closed
 from metadata.transaction_operations import (
     AbortTransaction,
     AddToTransaction,
@@ -227,6 +231,17 @@ class Transactions:
         except InvalidTransactionState as error:
             return error
         return None
+
+    async def expire_closed(self, limit: int) -> bool:
+        """Forget up to `limit` numbers that nothing can come late for any more; False: there are
+        none.
+        """
+        before_ms = self._clock.now_ms() - closed_retention_ms(self._settings)
+        if not await self._replica.state.read(partial(has_expired_closed, before_ms=before_ms)):
+            return False
+        record = ClosedTransactionsExpiredRecord(before_ms=before_ms, limit=limit)
+        await self._perform(lambda view, _: Decision((record,), None))
+        return True
 
     async def commit_offsets(
         self,

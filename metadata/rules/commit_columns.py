@@ -15,6 +15,7 @@ from metadata.rules.commit_rows import (
     UNKNOWN_PARTITION,
     DecidedBatches,
     check_number,
+    expiration_of,
     with_high_watermark,
 )
 from metadata.state.commit_answer import REFUSAL_CODES, Answer, commits_of, pack_answer
@@ -315,7 +316,7 @@ def _check_producers(
             not_in_transaction,
             now_ms=now_ms,
             steady_ms=steady_ms,
-            expiration_ms=expiration_ms,
+            expiration_ms=expiration_of(view, keys[group], expiration_ms),
         )
     return _CheckedProducers(columns, groups, states, of_same_file)
 

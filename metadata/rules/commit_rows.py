@@ -33,6 +33,8 @@ from wal.coordinates import NO_TRANSACTION, BatchExtent, Offset, TopicIdPartitio
 from wal.errors import InvalidTransactionState, Rejected, StaleProducerEpoch, UnknownPartition
 from wal.records.record_batch import MAGIC_V2
 
+_NEVER_MS: Final = 1 << 62
+
 UNKNOWN_PARTITION: Final = REFUSAL_CODES[UnknownPartition]
 
 
@@ -106,6 +108,11 @@ def check_number(
     return None if open_number in (NO_TRANSACTION, number) else InvalidTransactionState
 
 
+def expiration_of(view: SpeculativeView, key: ProducerKey, expiration_ms: int) -> int:
+    """How long a producer may be silent before it is forgotten: not while it has data open."""
+    return expiration_ms if view.transactions.open_transaction(key) is None else _NEVER_MS
+
+
 def decide_rows(
     view: SpeculativeView,
     batches: Sequence[BatchExtent],
@@ -148,7 +155,7 @@ def decide_rows(
                     base_sequence=base_sequence,
                     last_sequence=last_sequence,
                     now_ms=steady_ms,
-                    expiration_ms=expiration_ms,
+                    expiration_ms=expiration_of(view, key, expiration_ms),
                 )
                 if refusal is not None and not isinstance(verdict, ProducerBatch):
                     verdict = refusal

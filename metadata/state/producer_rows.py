@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from itertools import chain, compress
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, exists, select
 
 from metadata.state.image import ProducerKey
 from metadata.state.producer_state import (
@@ -30,7 +30,7 @@ from metadata.state.producer_state import (
     unpack_window,
     with_checksum,
 )
-from metadata.state.schema import PRODUCER_STATES, Row
+from metadata.state.schema import OPEN_TRANSACTIONS, PRODUCER_STATES, Row
 from metadata.state.state_hash import sum_of
 from wal.columns import Int64s
 from wal.errors import CorruptState
@@ -157,12 +157,20 @@ def expired_producers(
 ) -> Sequence[tuple[ProducerKey, int]]:
     """(key, checksum) of up to `limit` producers that wrote nothing since `before_ms`.
 
-    By period, partition and producer id: the longest silent come first, to within a period.
+    By period, partition and producer id: the longest silent come first, to within a period. One
+    whose transaction has data in the partition is not among them.
     """
-    columns = PRODUCER_STATES.table.c
+    columns, opened = PRODUCER_STATES.table.c, OPEN_TRANSACTIONS.table.c
+    has_open = exists().where(
+        opened.partition == columns.partition, opened.producer_id == columns.producer_id
+    )
     rows = connection.execute(
         select(columns.partition, columns.producer_id, columns.checksum)
-        .where(columns.append_period <= before_ms // PERIOD_MS, columns.last_append_ms < before_ms)
+        .where(
+            columns.append_period <= before_ms // PERIOD_MS,
+            columns.last_append_ms < before_ms,
+            ~has_open,
+        )
         .order_by(columns.append_period, columns.partition, columns.producer_id)
         .limit(limit)
     )

@@ -11,6 +11,9 @@ batches, and which a wall clock that jumps ahead does not move (wal/steady_clock
 is decided behind that record finds its producer expired, row or no row, so it makes no difference
 that the record may not have been applied yet.
 
+The numbers of transactions that were closed (metadata/rules/transactions/parts.py) leave rows as
+well, and are forgotten alike, in steps of their own.
+
 Sinks (metadata/rules/sinks) are few and in memory; those that committed nothing for
 `sink.id.expiration.ms` go in the same passes.
 
@@ -36,6 +39,14 @@ SINKS_AT_ONCE: Final = 1_000
 _logger = logging.getLogger(__name__)
 
 
+class ClosedTransactions(Protocol):
+    """`metadata.coordinator.transactions.Transactions`."""
+
+    async def expire_closed(self, limit: int) -> bool:
+        """Forget up to `limit` numbers that are old enough; False: there are none."""
+        ...
+
+
 class ExpiringCoordinator(Protocol):
     """What expiry needs of a coordinator."""
 
@@ -54,6 +65,9 @@ class ExpiringCoordinator(Protocol):
     async def expire_sinks(self, limit: int) -> int:
         """The same of sinks; returns how many they were."""
         ...
+
+    @property
+    def transactions(self) -> ClosedTransactions: ...
 
 
 class ProducerExpiry:
@@ -91,6 +105,9 @@ class ProducerExpiry:
         steps = 0
         while await self._has_expired():
             await self._coordinator.expire_producers(self._settings.step_rows_max)
+            failpoint("expiry.after_step")
+            steps += 1
+        while await self._coordinator.transactions.expire_closed(self._settings.step_rows_max):
             failpoint("expiry.after_step")
             steps += 1
         while self._coordinator.replica.image.sinks and await self._coordinator.expire_sinks(

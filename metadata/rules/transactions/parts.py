@@ -7,6 +7,7 @@ wrong that must not be made worse, and the end is refused.
 
 from collections.abc import Sequence
 
+from metadata.metadata_settings import CoordinatorSettings
 from metadata.records.groups import CommittedOffset
 from metadata.records.transactions import (
     EndedPartition,
@@ -122,6 +123,16 @@ def _end_partition(
         NO_OFFSET if opened is None else opened.first_offset,
         after.last_stable_offset,
     )
+
+
+def closed_retention_ms(settings: CoordinatorSettings) -> int:
+    """How long a closed number is kept, so that no batch of its transaction opens it again.
+
+    A batch is at most as old as its object may be, and its transaction at most as old as it may be
+    open; twice that, since clocks differ. As long as producers are known, at least.
+    """
+    late_ms = settings.max_commit_age_ms + settings.transaction_max_timeout_ms
+    return max(settings.producer_expiration_ms, 2 * late_ms)
 
 
 # -- offsets --------------------------------------------------------------------------------------

@@ -17,6 +17,9 @@ from metadata.state.state import checked_row
 from metadata.transaction_operations import ClosedKey, ClosedTransaction
 from wal.coordinates import TopicIdPartition
 
+CLOSED_PERIOD_MS: Final = 10 * 60_000
+"""How coarsely the time of an end is indexed; part of STATE_VERSION."""
+
 _CLOSED: Final = CLOSED_TRANSACTIONS.table.c
 _CLOSED_BY_KEY: Final = compiled(
     select(CLOSED_TRANSACTIONS.table).where(
@@ -36,6 +39,29 @@ def load_closed(
             _, _, number, epoch, *_ = checked_row(CLOSED_TRANSACTIONS, row)
             found[key] = ClosedTransaction(number, epoch)
     return found
+
+
+def expired_closed(
+    connection: Connection, before_ms: int, limit: int
+) -> Sequence[tuple[ClosedKey, int]]:
+    """(key, checksum) of up to `limit` numbers that were closed before `before_ms`.
+
+    By period: the oldest come first, to within a period.
+    """
+    rows = connection.execute(
+        select(_CLOSED.partition, _CLOSED.producer_id, _CLOSED.group_id, _CLOSED.checksum)
+        .where(
+            _CLOSED.closed_period <= before_ms // CLOSED_PERIOD_MS, _CLOSED.closed_ms < before_ms
+        )
+        .order_by(_CLOSED.closed_period, _CLOSED.partition, _CLOSED.producer_id, _CLOSED.group_id)
+        .limit(limit)
+    )
+    return [(ClosedKey(*key), checksum) for *key, checksum in rows]
+
+
+def has_expired_closed(connection: Connection, before_ms: int) -> bool:
+    """Whether `expired_closed` would return anything."""
+    return bool(expired_closed(connection, before_ms, 1))
 
 
 def pending_partitions(connection: Connection, group_id: str) -> Collection[TopicIdPartition]:

@@ -132,8 +132,8 @@ async def test_looking_for_the_silent_reads_an_index_and_not_the_table(
         plans.extend(row[3] for row in driver.execute(f"EXPLAIN QUERY PLAN {statement}"))
 
     await applied.state.read(explain)
-    assert len(plans) == 1
     assert "USING INDEX producers_by_period (append_period<?)" in plans[0]
+    assert not [plan for plan in plans if plan.startswith("SCAN")]
 
 
 async def test_many_producers_are_found_by_their_keys(applied: AppliedState) -> None:

@@ -9,6 +9,8 @@ import pytest
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.records.control import ProducersExpiredRecord
 from metadata.retention_settings import RetentionSettings
+from metadata.rules.transactions.parts import closed_retention_ms
+from metadata.transaction_operations import EndParts
 from metadata.workers.producer_expiry import ProducerExpiry
 from tests.support.coordinator_bench import (
     CoordinatorBench,
@@ -18,7 +20,9 @@ from tests.support.coordinator_bench import (
 )
 from tests.support.pauses import first_pauses
 from wal.clock import Sleep
-from wal.errors import CommitFailed, OutOfOrderSequence
+from wal.columns import FEW_MAX
+from wal.coordinates import BatchExtent, TopicIdPartition
+from wal.errors import CommitFailed, InvalidTransactionState, OutOfOrderSequence
 
 EXPIRATION_MS = 60_000
 SETTINGS = CoordinatorSettings(producer_expiration_ms=EXPIRATION_MS, producer_cache_max=3)
@@ -166,3 +170,54 @@ async def test_it_tries_again_after_a_failure(
 
     assert await first_pauses(3, run) == [1, 2, 1]
     assert await producers(bench) == []
+
+
+def of_transaction(
+    partition: TopicIdPartition, number: int, *, sequence: int = 0, count: int = 1
+) -> list[BatchExtent]:
+    """Batches of producer 1."""
+    return [
+        batch(partition, 1, producer=1, sequence=sequence + place)._replace(
+            transaction_number=number
+        )
+        for place in range(count)
+    ]
+
+
+@pytest.mark.parametrize("count", [1, FEW_MAX + 1])
+async def test_a_producer_is_not_forgotten_while_its_transaction_is_open(
+    bench: CoordinatorBench, count: int
+) -> None:
+    partition = await bench.partition()
+    await bench.commit(*of_transaction(partition, 1, count=count))
+    await bench.commit_one(partition, producer=2)
+    bench.clock.advance(61)
+    assert await expiry_of(bench).pass_once() == 1
+    assert await producers(bench) == [1]
+    answers = await bench.commit(*of_transaction(partition, 1, sequence=count + 1, count=count))
+    assert {type(answer.error) for answer in answers} == {OutOfOrderSequence}
+    ended = [EndParts(1, 0, 1, True, 0, [partition])]
+    assert await bench.coordinator.transactions.end_parts(ended) == [None]
+    assert await expiry_of(bench).pass_once() == 1
+    assert await producers(bench) == []
+
+
+async def test_closed_numbers_are_forgotten_when_nothing_can_come_late(
+    bench: CoordinatorBench,
+) -> None:
+    partition = await bench.partition()
+    other = await bench.partition("other")
+    asked = bench.coordinator.transactions
+    for number, place in ((1, partition), (2, other)):
+        ended = [EndParts(1, 0, number, True, 0, [place], ["g"])]
+        assert await asked.end_parts(ended) == [None]
+    retention_ms = closed_retention_ms(SETTINGS)
+    assert retention_ms == 2 * (15 + 15) * 60_000
+    bench.clock.advance(retention_ms / 1000)
+    assert await expiry_of(bench).pass_once() == 0
+    (late,) = await bench.commit(*of_transaction(partition, 1))
+    assert isinstance(late.error, InvalidTransactionState)
+    bench.clock.advance(0.001)
+    assert await expiry_of(bench).pass_once() == 2
+    (fresh,) = await bench.commit(*of_transaction(partition, 1))
+    assert fresh.error is None
