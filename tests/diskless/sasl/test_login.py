@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from diskless.logs import Pace
@@ -29,7 +28,7 @@ from diskless.sasl.scram_users import ScramUsers
 from metadata.operations import ScramCredentials
 from metadata.scram.client import ScramClient
 from metadata.scram.credentials import ScramMechanism, credential_of, salt_password
-from tests.support.profiles import examples
+from tests.support.fuzzing import fuzzed
 from wal.clock import ManualClock
 
 SCRAM = "SCRAM-SHA-256"
@@ -375,8 +374,7 @@ requests = st.lists(
 )
 
 
-@given(requests)
-@examples(2)
+@fuzzed(requests, share=0.35)
 def test_nobody_gets_in_without_a_right_token(
     asked: Sequence[tuple[int, Any]],
 ) -> None:

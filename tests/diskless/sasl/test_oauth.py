@@ -25,6 +25,7 @@ from diskless.sasl.oauth.token_keys import ASK_INTERVAL_S, TokenKeys, read_key_s
 from diskless.sasl.oauth.tokens import TOKEN_BYTES_MAX, Bearer, TokenCheck
 from tests.support.authorization_server import AUDIENCE, ISSUER, AuthorizationServer, Issuer
 from tests.support.certificates import Certificates
+from tests.support.fuzzing import fuzzed
 from wal.clock import ManualClock, SystemClock
 from wal.errors import InvalidSettings
 
@@ -487,7 +488,10 @@ def test_a_malformed_message_fails_at_once(sent: bytes) -> None:
         parse_first(sent)
 
 
-@given(st.binary() | st.text().map(lambda text: f"n,{text}\x01auth=Bearer {text}\x01\x01".encode()))
+@fuzzed(
+    st.binary() | st.text().map(lambda text: f"n,{text}\x01auth=Bearer {text}\x01\x01".encode()),
+    share=0.15,
+)
 def test_garbage_is_refused_and_nothing_else_happens(sent: bytes) -> None:
     async def nobody(token: str) -> Bearer:
         raise AuthenticationFailed(token)
@@ -499,7 +503,7 @@ def test_garbage_is_refused_and_nothing_else_happens(sent: bytes) -> None:
         pass
 
 
-@given(st.text(st.sampled_from('abc.eyJ0XAiOi-_=~+/[{"')) | st.text())
+@fuzzed(st.text(st.sampled_from('abc.eyJ0XAiOi-_=~+/[{"')) | st.text(), share=0.15)
 def test_a_garbage_token_is_refused(token: str) -> None:
     rig = Rig()
     with pytest.raises(AuthenticationFailed):

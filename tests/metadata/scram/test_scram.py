@@ -21,7 +21,15 @@ from metadata.scram.credentials import (
     salt_password,
 )
 from metadata.scram.server import ScramServer
-from metadata.scram.text import InvalidScramMessage, read_client_final, read_client_first
+from metadata.scram.text import (
+    InvalidScramMessage,
+    client_first,
+    read_client_final,
+    read_client_first,
+    read_server_final,
+    read_server_first,
+)
+from tests.support.fuzzing import fuzzed
 from tests.support.profiles import examples
 
 SALT = b"0123456789abcdef"
@@ -210,12 +218,35 @@ def test_a_client_notices_a_server_that_does_not_know_the_password() -> None:
             client.verify(answer)
 
 
-@given(st.binary() | st.text().map(str.encode))
-@examples(1)
-def test_any_bytes_are_read_or_refused(data: bytes) -> None:
-    for read in (read_client_first, read_client_final):
+GOOD = st.sampled_from(["biws", "QUJD", "4096", "fyko", "=2C"])
+VALUES = GOOD | GOOD | st.sampled_from(["", "=2", "\0", "\n"]) | st.text()
+HEADERS = st.sampled_from(["", "n,,", "y,,", "n,a=u,", "n,a=,", "p=tls-unique,,", "\ufeffn,,"])
+SHAPES = st.sampled_from([("n,,", "nr"), ("n,a=u,", "nrf"), ("", "crp"), ("", "rsi"), ("", "v")])
+MESSAGES = st.binary() | st.builds(
+    lambda shape, values: message_of(*shape, values),
+    SHAPES | SHAPES | st.tuples(HEADERS, st.text("nrcsipvem")),
+    st.lists(VALUES, min_size=4),
+)
+
+
+def message_of(header: str, keys: str, values: list[str]) -> bytes:
+    fields = [f"{key}={value}" for key, value in zip(keys, values, strict=False)]
+    return (header + ",".join(fields)).encode()
+
+
+@fuzzed(MESSAGES, share=0.35)
+def test_any_bytes_are_refused_or_read_as_what_they_say(data: bytes) -> None:
+    for read in (read_server_first, read_server_final):
         with contextlib.suppress(InvalidScramMessage):
             read(data)
+    with contextlib.suppress(InvalidScramMessage):
+        first = read_client_first(data)
+        assert (first.gs2_header + first.bare).encode() == data
+        assert first.bare.startswith(client_first(first.user, first.nonce))
+        assert "\0" not in first.user + first.authorization_id
+    with contextlib.suppress(InvalidScramMessage):
+        final = read_client_final(data)
+        assert data.startswith(final.unproven.encode() + b",p=")
 
 
 def test_a_credential_shows_no_secret() -> None:
