@@ -1,5 +1,6 @@
-"""docs/security.md: the ten commands do what the page says of them."""
+"""docs/security.md: the ten commands do what the page says of them, and its tests are there."""
 
+import ast
 import os
 import re
 import shutil
@@ -17,7 +18,8 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer
 from tests.support.live_broker import until
 from tests.support.ports import own_port
 
-PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "security.md"
+ROOT: Final = Path(__file__).resolve().parents[2]
+PAGE: Final = ROOT / "docs" / "security.md"
 DIRECTORY_OF_COMMANDS: Final = str(Path(sys.executable).parent)
 ADDRESS: Final = "127.0.0.1:9094"
 TIMEOUT_S: Final = 120.0
@@ -121,3 +123,51 @@ def test_ten_commands_make_a_broker_with_tls_users_and_rules(tmp_path: Path) -> 
         reader.close()
         assert message is not None
         assert message.value() == b"one"
+
+
+def test_each_hole_that_was_found_elsewhere_has_tests() -> None:
+    section = PAGE.read_text(encoding="utf-8").partition("## What went wrong elsewhere")[2]
+    rows = [line for line in section.splitlines() if line.startswith("| ")][1:]
+    files = {path.name: path.read_text("utf-8") for path in ROOT.rglob("tests/**/test_*.py")}
+    assert len(rows) >= 14
+    for row in rows:
+        named = re.findall(r"`(test_\w+\.py)::(test_\w+)`", row)
+        assert named, row
+        for file, test in named:
+            assert f"def {test}(" in files[file]
+
+
+PROOFS: Final = re.compile(r"(^|_)(digest|mac|signature|proof|stored_key|server_key|password)$")
+WHERE_PROOFS_ARE: Final = (
+    "metadata/scram",
+    "metadata/access_tokens.py",
+    "diskless/sasl",
+    "diskless/web",
+    "wal/security",
+)
+
+
+def is_proof(node: ast.expr) -> bool:
+    name = getattr(node, "attr", None) or getattr(node, "id", "")
+    return PROOFS.search(name) is not None
+
+
+def compared_proofs(source: str) -> list[int]:
+    """Lines in which `==` or `!=` has a proof on either side."""
+    return [
+        node.lineno
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Compare)
+        and any(isinstance(one, ast.Eq | ast.NotEq) for one in node.ops)
+        and any(map(is_proof, (node.left, *node.comparators)))
+    ]
+
+
+def test_proofs_are_compared_in_constant_time() -> None:
+    assert compared_proofs("if final.proof != proof or mac == other: pass\nkey_id == 1") == [1, 1]
+    paths = [path for name in WHERE_PROOFS_ARE for path in (ROOT / name, *(ROOT / name).rglob("*"))]
+    modules = [path for path in paths if path.suffix == ".py"]
+    assert len(modules) > 20
+    assert {
+        str(path): lines for path in modules if (lines := compared_proofs(path.read_text()))
+    } == {}

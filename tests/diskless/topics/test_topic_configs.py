@@ -25,6 +25,19 @@ def test_a_default_is_a_value_that_may_be_set(config):
     assert config.documentation
 
 
+@pytest.mark.parametrize(
+    "value",
+    ["https://127.0.0.1/", "file:///etc/passwd", "com.sun.JndiLoginModule", "${file:/a:b}"],
+)
+def test_no_config_of_a_topic_names_a_file_a_url_or_a_class(value: str) -> None:
+    """A schema is text that stands for itself: it is kept as it is, nothing is looked up."""
+    for name in TOPIC_CONFIGS.keys() - {"key.schema", "value.schema"}:
+        with pytest.raises(InvalidConfig):
+            check_topic_configs({name: value})
+    for name in ("key.schema", "value.schema"):
+        assert check_topic_configs({name: value}) == {name: value}
+
+
 def test_the_table_is_in_the_order_it_is_shown():
     assert list(TOPIC_CONFIGS) == sorted(TOPIC_CONFIGS)
 
