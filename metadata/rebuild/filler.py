@@ -3,7 +3,7 @@
 A *hole* is a range of offsets whose records nobody has. Consumers have committed offsets behind it,
 so it must stay; extents of a partition follow each other without gap, so something must lie there.
 That is a batch of control records: Kafka clients step over those without showing them to anybody,
-and a roll makes a gap of them.
+and a roll makes a gap of them. They have no timestamp, so that no look-up by time finds them.
 
 A *copy* repeats batches of another object. It is needed when two objects would each have to be
 committed before the other, which cannot be in one metadata log: brokers that committed to several
@@ -26,6 +26,7 @@ from wal.coordinates import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
+    NO_TIMESTAMP,
     BatchExtent,
     ObjectKey,
     TopicIdPartition,
@@ -77,22 +78,22 @@ class NewObject:
         return self.plan.object_key
 
 
-def filler_batches(record_count: int, timestamp_ms: int) -> Sequence[bytes]:
+def filler_batches(record_count: int) -> Sequence[bytes]:
     """Control batches of `record_count` records together."""
     batches: list[bytes] = []
     while record_count:
         count = min(record_count, FILLER_RECORDS_MAX)
-        batches.append(_filler(count, timestamp_ms))
+        batches.append(_filler(count))
         record_count -= count
     return batches
 
 
-def _filler(count: int, timestamp_ms: int) -> bytes:
+def _filler(count: int) -> bytes:
     records = zlib.compress(b"".join(map(_control_record, range(count))), wbits=_GZIP_WINDOW)
     attributes = CONTROL_BIT | _GZIP
     covered = HEADER.pack(
         0, HEADER_BYTES - LENGTH_PREFIX_BYTES + len(records), 0, MAGIC_V2, 0, attributes, count - 1,
-        timestamp_ms, timestamp_ms, NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE, count,
+        NO_TIMESTAMP, NO_TIMESTAMP, NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE, count,
     )  # fmt: skip
     crc = crc32c(records, crc32c(covered[CRC_START:]))
     return b"".join(
@@ -119,13 +120,13 @@ def filler_object(
     ulid: str, partition: TopicIdPartition, record_count: int, timestamp_ms: int
 ) -> NewObject:
     """The object that fills one hole."""
-    batches = filler_batches(record_count, timestamp_ms)
+    batches = filler_batches(record_count)
     entries = []
     for data in batches:
         header = parse_header(data)
         entries.append(
             ChunkEntry(
-                partition, 0, len(data), header.record_count, header.crc, timestamp_ms, 0,
+                partition, 0, len(data), header.record_count, header.crc, NO_TIMESTAMP, 0,
                 NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE, 0,
             )
         )  # fmt: skip

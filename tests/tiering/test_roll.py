@@ -305,7 +305,7 @@ def fillers(count: int) -> list[PreparedBatch]:
     """What a rebuild puts where records are missing: batches of control records."""
     return [
         PreparedBatch([SampleRecord()] * parse_header(data).record_count, data)
-        for data in filler_batches(count, 1_700_000_000_000)
+        for data in filler_batches(count)
     ]
 
 

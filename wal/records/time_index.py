@@ -1,11 +1,13 @@
 """Knows the timestamps in one extent of a WAL object, to answer for any time.
 
+Control batches have no time: they are no records to anybody who asks.
+
 Made of the headers of the extent's batches; a batch whose records were looked into adds the records
 at which its largest timestamp rises (`wal/records/record_scan.py`). What was learned stays right,
 because stored batches never change.
 """
 
-from typing import NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 
@@ -13,6 +15,9 @@ from wal.columns import Int64s
 from wal.crc import Buffer
 from wal.errors import CorruptBatch
 from wal.records.record_batch import iterate_headers
+
+_NEVER_MS: Final = -(2**63)
+"""Before any time that is asked for."""
 
 
 class FoundRecord(NamedTuple):
@@ -53,7 +58,7 @@ class TimeIndex:
         max_timestamps: list[int] = []
         for position, header in iterate_headers(buffer):
             places.append(BatchPlace(len(places), position, header.length_bytes, base_offset))
-            max_timestamps.append(header.max_timestamp_ms)
+            max_timestamps.append(_NEVER_MS if header.is_control else header.max_timestamp_ms)
             base_offset += header.last_offset_delta + 1
         if base_offset != last_offset + 1:
             raise CorruptBatch(f"the batches end at {base_offset - 1}, not at {last_offset}")

@@ -20,6 +20,7 @@ from wal.errors import CorruptBatch, CorruptObject, ObjectNotFound, StorageFaile
 from wal.inflation_budget import InflationBudget
 from wal.records.compression import ZSTD
 from wal.records.record_scan import scan_bytes
+from wal.records.time_index import BatchPlace, TimeIndex
 from wal.stores.memory_store import MemoryStore
 from wal.stores.object_store import BytesBody
 from wal.worker_threads import WorkerThreads
@@ -209,3 +210,18 @@ async def test_at_the_end_nobody_is_left_waiting() -> None:
         while not bench.records.reads:  # noqa: ASYNC110
             await asyncio.sleep(0)
     assert isinstance((await looking).error, StorageFailed)
+
+
+def test_control_batches_have_no_time() -> None:
+    rows = [[Row(T + time)] for time in (1, 9, 3)]
+    attributes = (0, 0x20, 0)
+    data = b"".join(
+        build_batch(each, attributes=bits) for each, bits in zip(rows, attributes, strict=True)
+    )
+    index = TimeIndex.of(data, base_offset=10, last_offset=12)
+    for time, number in ((0, 0), (2, 2), (3, 2)):
+        place = index.first_at_or_after(T + time)
+        assert isinstance(place, BatchPlace)
+        assert (place.number, place.base_offset) == (number, 10 + number)
+    assert index.first_at_or_after(T + 4) is None
+    assert index.largest(T + 9) is None
