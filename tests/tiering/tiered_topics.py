@@ -99,7 +99,7 @@ class TieredTopics:
         self.log = MemoryMetadataLog()
         self.names: dict[UUID, str] = {}
         self._meddle = meddle
-        self._directory = directory
+        self.directory = directory
         self._lives = 0
         self._journal = object_notes.CommitJournal()
         self._last_ulid: str | None = None
@@ -124,7 +124,7 @@ class TieredTopics:
     async def _begin(self) -> None:
         self.bench: CoordinatorBench = await self._life.enter_async_context(
             running_coordinator(
-                self._directory / f"state-{self._lives}",
+                self.directory / f"state-{self._lives}",
                 self.log,
                 clock=self.clock,
                 seed=self.rng.getrandbits(32),
@@ -162,7 +162,7 @@ class TieredTopics:
         await self._end()
         self._journal = object_notes.CommitJournal()
         if not keeps_state:
-            shutil.rmtree(self._directory / f"state-{self._lives}")
+            shutil.rmtree(self.directory / f"state-{self._lives}")
         await self._begin()
 
     async def rebuild(self, *, dies: bool = False) -> RebuildReport:
@@ -177,7 +177,7 @@ class TieredTopics:
             self.log = MemoryMetadataLog()
             self._lives += 1
             await write_metadata(self.log, plan.records, self.clock.now_ms())
-            await check_rebuilt(self.log, self._directory / f"checked-{self._lives}")
+            await check_rebuilt(self.log, self.directory / f"checked-{self._lives}")
             if not plan.notes.is_empty:
                 key = notes_key(mint_ulid(self.clock, self.rng))
                 await self.store.put(key, BytesBody(encode_kept_notes(plan.notes)))
@@ -386,7 +386,7 @@ class TieredTopics:
         """The delete horizons of the tombstones that have one, by offset."""
         found = {}
         for segment in await self.live_segments(partition):
-            path = self._directory / "objects" / segment.object_key
+            path = self.directory / "objects" / segment.object_key
             rows = pq.read_table(path, columns=["offset", "delete_horizon"])
             rows = rows.filter(rows.column("delete_horizon").is_valid())
             columns = [column.to_numpy().tolist() for column in rows.columns]
@@ -509,6 +509,7 @@ def _entry(partition: TopicIdPartition, batch: SampleBatch, data: bytes) -> Chun
         batch.producer_epoch,
         batch.base_sequence,
         0,
+        transaction_number=batch.transaction_number,
     )
 
 

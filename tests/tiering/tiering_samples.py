@@ -44,12 +44,13 @@ class SampleBatch(NamedTuple):
     producer_id: int = -1
     producer_epoch: int = -1
     base_sequence: int = -1
+    transaction_number: int = -1
 
     def encoded(self) -> bytes:
         builder = DefaultRecordBatchBuilder(
             magic=2,
             compression_type=self.codec,
-            is_transactional=False,
+            is_transactional=self.transaction_number >= 0,
             producer_id=self.producer_id,
             producer_epoch=self.producer_epoch,
             base_sequence=self.base_sequence,

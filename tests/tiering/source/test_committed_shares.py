@@ -8,48 +8,18 @@ from typing import Any
 
 import pytest
 
-from diskless.api.coordinator.reading import _extents
-from metadata.messages.find_batches import FindBatchesMessage
-from metadata.operations import READ_COMMITTED, FindBatches, FoundBatches
 from tests.support.rolled_transactions import LOG, Rolling, Written, rolling, stable_end, written
+from tests.tiering.located_log import LocatedLog
 from tiering.source.planning import Share
 from tiering.source.rows.latest_rows import latest_tables
 from tiering.source.rows.share_rows import Wanted, share_tables
-from tiering.source.topic_log import TopicLog
 from wal.coordinates import TopicIdPartition
 from wal.stores.blocking_store import BlockingStore
 
 WANTED = Wanted(columns=["offset", "value"])
 
 
-class RollingLog(TopicLog):
-    """Asks a broker's API of extents, which asks the state."""
-
-    def __init__(self, rolls: Rolling) -> None:
-        super().__init__("localhost:1", rolls.topic_name, sleep=lambda _: None)
-        self._rolls = rolls
-        self._loop = asyncio.get_running_loop()
-        self.page = 100
-
-    def _found(self, partition: TopicIdPartition, offset: int, page: int) -> FoundBatches:
-        asked = FindBatchesMessage(
-            [FindBatches(partition, offset, 0)], 0, self.page, isolation=READ_COMMITTED
-        )
-        client: Any = self
-        answers = _extents(client)(asked, 1_000)
-        (found,) = asyncio.run_coroutine_threadsafe(answers, self._loop).result()  # type: ignore[arg-type]
-        assert found.extents
-        return found
-
-    async def find_batches(
-        self, requests: Sequence[FindBatches], *, batches_per_partition_max: int, **options: Any
-    ) -> Sequence[FoundBatches]:
-        (request,) = requests
-        isolation, most = options["isolation"], batches_per_partition_max
-        return [await self._rolls.find(request.offset, isolation, extents_max=most)]
-
-
-def _read(log: RollingLog, partition: TopicIdPartition, share: Share, store: BlockingStore) -> Any:
+def _read(log: LocatedLog, partition: TopicIdPartition, share: Share, store: BlockingStore) -> Any:
     tables = [*share_tables(log, partition, share, store, WANTED)]
     latest = [*latest_tables(log, partition, share, share.end, store, WANTED)]
     return [
@@ -58,7 +28,10 @@ def _read(log: RollingLog, partition: TopicIdPartition, share: Share, store: Blo
 
 
 async def _check(rolls: Rolling, entries: Sequence[Written]) -> None:
-    log = RollingLog(rolls)
+    log = LocatedLog(
+        rolls.topic_name,
+        lambda asked, isolation, most: rolls.find(asked.offset, isolation, extents_max=most),
+    )
     end = stable_end(entries)
     committed = [
         offset
