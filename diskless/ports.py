@@ -175,13 +175,15 @@ class ReplicaManager(Protocol):
         timeout_ms: int,
         produce_version: int,
         client: ClientInfo,
+        transactional_id: str | None = None,
     ) -> Steps[Awaitable[Sequence[ops.BatchCommit]]]:
         """Enqueue the batches before returning; the awaitable gives their results in order.
 
         Called, and taken to its end, in the order in which requests arrive on a connection, which
         is what keeps a producer's batches in sequence. Cancelling the awaitable gives up the
         answer, never the append. A future is awaited through a callback, without a task. The append
-        time of a result is -1 under CreateTime.
+        time of a result is -1 under CreateTime. `client` was found to be allowed to write under
+        `transactional_id`, which batches of a transaction need.
         """
         ...
 

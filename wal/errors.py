@@ -7,6 +7,7 @@
     │   │   ├── InvalidRecord        wrong magic, offset, sequence, control bit, batch count
     │   │   │   └── KeysMissing          records without key, for a compacted topic
     │   │   ├── InvalidTimestamp
+    │   │   ├── TransactionalIdMissing
     │   │   ├── UnsupportedCompression
     │   │   └── RecordTooLarge
     │   ├── UnknownPartition
@@ -79,6 +80,10 @@ class KeysMissing(InvalidRecord):
 
 class InvalidTimestamp(BatchRejected):
     """A timestamp outside the topic's bounds, or a timestamp type clients may not set."""
+
+
+class TransactionalIdMissing(BatchRejected):
+    """A batch of a transaction, in a request that does not say whose transaction it is."""
 
 
 class UnsupportedCompression(BatchRejected):

@@ -98,6 +98,8 @@ KAFKA_CODE: Final[Mapping[type[DisklessError], ErrorCode]] = {
     errors.CorruptBatch: ErrorCode.corrupt_message,
     errors.InvalidRecord: ErrorCode.invalid_record,
     errors.InvalidTimestamp: ErrorCode.invalid_timestamp,
+    # As in Kafka: who does not say an id may not write in its transactions.
+    errors.TransactionalIdMissing: ErrorCode.transactional_id_authorization_failed,
     errors.UnsupportedCompression: ErrorCode.unsupported_compression_type,
     errors.RecordTooLarge: ErrorCode.message_too_large,
     errors.UnknownPartition: ErrorCode.unknown_topic_or_partition,
@@ -152,6 +154,8 @@ KAFKA_CODE: Final[Mapping[type[DisklessError], ErrorCode]] = {
     transaction_errors.NotTransactionCoordinator: ErrorCode.not_coordinator,
     transaction_errors.TransactionCoordinatorUnavailable: ErrorCode.coordinator_not_available,
     errors.TransactionalIdNotFound: ErrorCode.transactional_id_not_found,
+    # The one that producers of all ages send the batch again at without looking for a leader.
+    transaction_errors.TransactionNotKnown: ErrorCode.not_enough_replicas,
     transaction_errors.TransactionAbortable: ErrorCode.transaction_abortable,
     UnsupportedVersion: ErrorCode.unsupported_version,
     InvalidRequiredAcks: ErrorCode.invalid_required_acks,

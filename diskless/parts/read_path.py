@@ -79,6 +79,7 @@ class ReadPath:
             topic_defaults=topic_defaults(config.values()),
             lanes=self.lanes,
             ahead=self.ahead,
+            numbers=coordination.transaction_numbers,
         )
         self.fetch_sessions: Final = FetchSessions(
             slots=config.read.fetch_session_slots, clock=clock, rng=base.rng

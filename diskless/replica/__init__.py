@@ -4,7 +4,7 @@
 - `delayed_produce`: what waits for outcomes, and what a repeated batch waits for
 - `fetcher`, `fetch_look`: Fetch, and the delayed fetch; what a fetch knows while it is served
 - `offset_lookup`: ListOffsets; `served_topics`: which topic a request names
-- `batch_lanes`: batches that need work before they are appended: in threads, and in order
+- `batch_lanes`: batches that wait for something before they are appended, and stay in order
 - `commit_lane`: commits uploaded chunks in order, and answers producers
 - `batch_reader`, `extent_source`, `batch_stamping`: from extents to the bytes that a consumer gets;
   which batches of an extent an answer takes

@@ -1,12 +1,13 @@
-"""Prepares batches that need work before they are appended: in threads, handed on in order.
+"""Holds batches that wait for something before they are appended, and hands them on in order.
 
 A batch of a compacted topic has to be opened, one of a topic with a compression.type to be packed
 anew, a very large one to be summed (`wal/records/batch_preparation.py`). That takes from a
-millisecond to a second, so it happens in threads; but a producer's batches must reach the write
-loop in sequence. So a partition with a batch in work is, for the connection that sent it, a *lane*:
-what this connection sends later for it waits behind, whether it needs work or not, and leaves with
-its predecessors. Other partitions pass by, and so do other connections, whose batches have no order
-with these.
+millisecond to a second, so it happens in threads. A batch of a transaction waits for the number of
+its transaction (`diskless/transactions/numbered_batches.py`), which a coordinator knows. But a
+producer's batches must reach the write loop in sequence. So a partition with a batch in work is,
+for the connection that sent it, a *lane*: what this connection sends later for it waits behind,
+whether it needs anything or not, and leaves with its predecessors. Other partitions pass by, and so
+do other connections, whose batches have no order with these.
 
 Who gets the threads: connections in turn (`FairWorkers`), a batch at a time. A connection that
 sends a thousand batches which inflate to 64 MiB each waits for them itself, and nobody else longer
@@ -18,8 +19,8 @@ that becomes larger counts so when it leaves; if the write queue is full then, i
 error that producers retry at.
 
 A batch that turns out wrong (a record without a key, a codec that cannot read it, too large under
-its new codec) is refused alone; those behind it go on. Long runs of batches that leave together do
-so some at a time, with turns of the event loop in between.
+its new codec, not in the transaction) is refused alone; those behind it go on. Long runs of batches
+that leave together do so some at a time, with turns of the event loop in between.
 """
 
 import asyncio
@@ -32,6 +33,7 @@ from typing import Final, NamedTuple, Protocol, Self
 import structlog
 
 from diskless.loop.fair_workers import FairWorkers
+from diskless.transactions.transaction_numbers import Answer
 from wal.chunks.buffer import BufferPool
 from wal.chunks.chunk import PendingBatch
 from wal.coordinates import TopicIdPartition
@@ -57,14 +59,16 @@ class BeginsWork(Protocol):
 
 
 class _Held(NamedTuple):
-    """A batch in a lane; `work` is None when it only waits for its turn."""
+    """A batch in a lane; with neither work nor number it only waits for its turn."""
 
     batch: PendingBatch
     work: "asyncio.Future[PreparedBatch | DisklessError] | None"
+    number: Answer | None
 
     @property
     def is_ready(self) -> bool:
-        return self.work is None or self.work.done()
+        is_prepared = self.work is None or self.work.done()
+        return is_prepared and (self.number is None or self.number.done())
 
 
 _LaneKey = tuple[int, TopicIdPartition]
@@ -142,17 +146,20 @@ class BatchLanes:
         client: int,
         hand_on: Callable[[PendingBatch], None],
         refuse: Callable[[PendingBatch, DisklessError], None],
+        number: Answer | None = None,
     ) -> bool:
         """Whether `batch` goes through a lane; it is handed on or refused later then, once.
 
-        `client` is the connection it came from. Who is told False hands it on himself, at once.
+        `client` is the connection it came from, `number` what it gets as the number of its
+        transaction. Who is told False hands it on himself, at once.
         """
-        if needed is None and not self._lanes:
+        has_to_wait = needed is not None or number is not None
+        if not has_to_wait and not self._lanes:
             return False
         key = (client, batch.partition)
         lane = self._lanes.get(key)
         if lane is None:
-            if needed is None:
+            if not has_to_wait:
                 return False
             lane = self._lanes[key] = _Lane(key, hand_on, refuse)
         work = None
@@ -161,7 +168,9 @@ class BatchLanes:
             # The lane itself, not its name: of several batches that are done in one turn the first
             # callback lets all of them go, and the lane with them.
             work.add_done_callback(lambda _: self._let_leave(lane))
-        lane.held.append(_Held(batch, work))
+        if number is not None:
+            number.add_done_callback(lambda _: self._let_leave(lane))
+        lane.held.append(_Held(batch, work, number))
         return True
 
     async def _prepare(
@@ -186,10 +195,16 @@ class BatchLanes:
             del self._lanes[lane.key]
 
     def _let_go(self, lane: _Lane, held: _Held) -> None:
-        batch, work = held
+        batch, work, number = held
         if self._is_closing or (work is not None and work.cancelled()):
             lane.refuse(batch, _stopped())
             return
+        if number is not None:
+            joined = number.result()
+            if joined.error is not None:
+                lane.refuse(batch, joined.error)
+                return
+            batch = batch._replace(transaction_number=joined.number)
         if work is None:
             lane.hand_on(batch)
             return

@@ -5,16 +5,18 @@ to the write loop; the commit lane delivers its outcome. The other calls of the 
 their own: diskless/replica/fetcher.py, diskless/replica/offset_lookup.py.
 
 A batch of an idempotent producer that repeats one without outcome is not appended: it waits for the
-outcome of the first (`diskless/replica/delayed_produce.py`).
+outcome of the first (`diskless/replica/delayed_produce.py`). One that belongs to a transaction is
+appended with the transaction's number, which a coordinator is asked for
+(`diskless/transactions/numbered_batches.py`).
 
 A **delayed produce** waits until each of its batches has an outcome. They come one by one; the last
 one completes the operation. Its deadline answers REQUEST_TIMED_OUT, because a batch whose outcome
 is not known may still be committed.
 
 Invariants: `append` hands its batches to the write loop before it returns, in request order. Those
-that need work first follow later, and keep the order of their connection within each partition
-(`diskless/replica/batch_lanes.py`). Every batch gets exactly one outcome, and every fragment chain
-is released exactly once. Nothing can be appended to the metadata topic.
+that need work or a number first follow later, and keep the order of their connection within each
+partition (`diskless/replica/batch_lanes.py`). Every batch gets exactly one outcome, and every
+fragment chain is released exactly once. Nothing can be appended to the metadata topic.
 
 Source: "Purgatory Redesign"; KIP-1163/1164; reference behaviour per Kafka's ReplicaManager.
 """
@@ -36,6 +38,8 @@ from diskless.replica.purgatory import Purgatory
 from diskless.replica.served_topics import ServedTopics
 from diskless.replica.timestamp_search import TimestampSearch
 from diskless.topics.topic_configs import compression_of, topic_rules
+from diskless.transactions.numbered_batches import NumberedBatches, Numbers
+from diskless.transactions.transaction_numbers import Answer
 from metadata.clients.coordinator_client import Coordinator
 from metadata.operations import BatchCommit, TopicDescription
 from wal.chunks.write_loop import PendingBatch, WriteLoop
@@ -45,6 +49,7 @@ from wal.errors import DisklessError, InvalidRecord, InvalidTopic, detached
 from wal.records.batch_preparation import SUMMED_AT_ONCE_BYTES, NeededWork, needed_work
 from wal.records.batch_validation import TopicRules, check_contents, check_header, opens_records
 from wal.records.recompression import Compression
+from wal.records.record_batch import TRANSACTIONAL_BIT
 
 BATCHES_AT_ONCE: Final = 64
 """Batches of a request that are checked and handed on between two yields: a millisecond."""
@@ -60,6 +65,7 @@ class _Appending(NamedTuple):
     request_id: int
     produce_version: int
     connection_id: int
+    transactional_id: str | None
 
 
 class _TopicRules(NamedTuple):
@@ -86,6 +92,7 @@ class ReplicaManager:
         fetch_max_bytes: int,
         lanes: BatchLanes,
         ahead: ReadAhead,
+        numbers: Numbers,
         metadata_topic: MetadataTopic | None = None,
         topic_defaults: Mapping[str, str] | None = None,
     ) -> None:
@@ -108,6 +115,7 @@ class ReplicaManager:
         self.produce_purgatory: Purgatory[TopicIdPartition] = Purgatory("produce")
         self._under_way = BatchesUnderWay()
         self._lanes = lanes
+        self._numbers = numbers
         self._topic_defaults = topic_defaults or {}
         # By name: to hash a UUID is Python code.
         self._rules: dict[str, _TopicRules] = {}
@@ -140,13 +148,16 @@ class ReplicaManager:
         timeout_ms: int,
         produce_version: int,
         client: ClientInfo,
+        transactional_id: str | None = None,
     ) -> Steps["asyncio.Future[Sequence[BatchCommit]]"]:
         """See `diskless.ports.ReplicaManager.append`."""
         future: asyncio.Future[Sequence[BatchCommit]] = self._loop.create_future()
         produce = DelayedProduce(future, len(batches))
         request_id = self._next_request_id
         self._next_request_id = (request_id + 1) & 0x7FFFFFFF
-        request = _Appending(batches, produce, request_id, produce_version, client.connection_id)
+        request = _Appending(
+            batches, produce, request_id, produce_version, client.connection_id, transactional_id
+        )
         position = 0
         try:
             while position < len(batches):
@@ -169,7 +180,9 @@ class ReplicaManager:
         now_ms = self._clock.now_ms()
         left_bytes = _SUMMED_BETWEEN_YIELDS_BYTES
         end = min(position + BATCHES_AT_ONCE, len(request.batches))
-        rules = named = None
+        rules = named = number = numbered = None
+        if request.transactional_id is not None:
+            numbered = NumberedBatches(self._numbers, request.transactional_id)
         while position < end and left_bytes > 0:
             batch = request.batches[position]
             try:
@@ -178,6 +191,8 @@ class ReplicaManager:
                     rules = self._rules_for(batch)
                     named = batch.topic_id or batch.topic_name
                 valid, needed = self._checked(request, position, rules, now_ms)
+                if numbered is not None:
+                    number = _number_of(valid, numbered)
             except DisklessError as error:
                 self.batches_rejected += 1
                 request.produce.settle(position, BatchCommit(error=detached(error)))
@@ -187,17 +202,20 @@ class ReplicaManager:
                 left_bytes -= valid.header.length_bytes
                 if not self._under_way.is_new(valid.token):
                     valid.payload.release()
-                elif (needed is None and lanes.are_empty) or not lanes.takes(
+                elif (needed is None and number is None and lanes.are_empty) or not lanes.takes(
                     valid,
                     needed,
                     client=request.connection_id,
                     hand_on=self._hand_on_one,
                     refuse=self._refuse,
+                    number=number,
                 ):
                     pending.append(valid)
             position += 1
         if pending:
             self._hand_on(pending)
+        if numbered is not None:
+            numbered.ask()
         return position
 
     def _hand_on(self, batches: Sequence[PendingBatch]) -> None:
@@ -241,10 +259,23 @@ class ReplicaManager:
             produce_version=request.produce_version,
         )
         needed = None
+        has_transactional_id = request.transactional_id is not None
         if rules.may_need_work or header.length_bytes > SUMMED_AT_ONCE_BYTES:
-            needed = needed_work(header, rules.batches, rules.compression, now_ms=now_ms)
+            needed = needed_work(
+                header,
+                rules.batches,
+                rules.compression,
+                now_ms=now_ms,
+                has_transactional_id=has_transactional_id,
+            )
         if needed is None or not needed.is_unchecked:
-            check_contents(payload, header, rules=rules.batches, now_ms=now_ms)
+            check_contents(
+                payload,
+                header,
+                rules=rules.batches,
+                now_ms=now_ms,
+                has_transactional_id=has_transactional_id,
+            )
         timestamp_type = rules.batches.timestamp_type
         pending = PendingBatch(
             TopicIdPartition(topic.topic_id, partition),
@@ -273,6 +304,13 @@ class ReplicaManager:
             known = _TopicRules(topic, rules, compression, may_need_work)
             self._rules[topic.name] = known
         return known
+
+
+def _number_of(batch: PendingBatch, numbered: NumberedBatches) -> Answer | None:
+    """None: the batch belongs to no transaction. Raises InvalidProducerIdMapping."""
+    if not batch.header.attributes & TRANSACTIONAL_BIT:
+        return None
+    return numbered.number_of(batch.partition, batch.header)
 
 
 def _refuse(batch: PendingBatch, error: DisklessError) -> None:

@@ -18,6 +18,10 @@ class TransactionCoordinatorUnavailable(Retriable):
     """Nobody coordinates the transactional id now, or what had to be stored could not be."""
 
 
+class TransactionNotKnown(Retriable):
+    """Whether something belongs to a transaction could not be found out now."""
+
+
 class TransactionAbortable(Rejected):
     """The transaction cannot go on, but its producer can: it aborts and begins another one."""
 

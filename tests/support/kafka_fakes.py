@@ -38,6 +38,7 @@ from diskless.server.server import KafkaServer
 from diskless.server.server_settings import ServerSettings
 from metadata import operations as ops
 from metadata.acls import AclBinding, AclFilter, DeletedAcls
+from tests.support.held_numbers import HeldNumbers
 from tests.support.kafka_raw_client import RawClient
 from tests.support.listeners import plain_listener
 from wal import errors
@@ -171,6 +172,8 @@ class FakeReplicaManager:
         self.raises: Exception | None = None
         self.append_error: errors.DisklessError | None = None
         self.clients: list[ClientInfo] = []
+        self.transactional_ids: list[str | None] = []
+        """Of each append."""
         self.fetches_running = 0
         self.fetches_cancelled = 0
         self.fetch_records: Sequence[bytes] | None = None
@@ -188,9 +191,11 @@ class FakeReplicaManager:
         timeout_ms: int,
         produce_version: int,
         client: ClientInfo,
+        transactional_id: str | None = None,
     ) -> Steps[asyncio.Future[Sequence[ops.BatchCommit]]]:
         yield
         self.clients.append(client)
+        self.transactional_ids.append(transactional_id)
         if self.raises is not None:
             for batch in batches:
                 if batch.records is not None:
@@ -417,6 +422,7 @@ def groups_elsewhere(cluster: FakeCluster, topics: FakeTopics) -> GroupRouter:
         settings=GroupSettings(),
         clock=ManualClock(),
         rng=random.Random(1),
+        numbers=HeldNumbers(),
     )
 
 

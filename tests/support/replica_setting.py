@@ -22,6 +22,7 @@ from metadata.log.log import MetadataLog
 from metadata.log.log_batch import encode_batch
 from tests.support.batch_builder import Row, build_batch
 from tests.support.coordinator_bench import MemoryMetadataLog
+from tests.support.held_numbers import HeldNumbers
 from wal.chunks.buffer import BufferPool, chain_of
 from wal.chunks.write_loop import PendingBatch, WriteLoop
 from wal.clock import ManualClock
@@ -218,6 +219,7 @@ class Setting:
         """The partitions of the metadata topic."""
         metadata_topic = MetadataTopic(self.logs)
         self.lanes = BatchLanes(self.pool, InflationBudget(1 << 28), begin=self._begin_work)
+        self.numbers = HeldNumbers()
         self.door = threading.Event()
         self.door.set()
         self.granted_bytes = 1 << 30
@@ -231,6 +233,7 @@ class Setting:
             clock=ManualClock(NOW_MS),
             fetch_max_bytes=1 << 20,
             lanes=self.lanes,
+            numbers=self.numbers,
             metadata_topic=metadata_topic,
             ahead=cast(ReadAhead, NoReadAhead()),
         )
@@ -269,16 +272,28 @@ class Setting:
         *batches: AppendBatch,
         timeout_ms: int = 60_000,
         client: ClientInfo = CLIENT,
+        transactional_id: str | None = None,
     ) -> "asyncio.Future[Sequence[ops.BatchCommit]]":
-        return done_at_once(self.appending(*batches, timeout_ms=timeout_ms, client=client))
+        return done_at_once(
+            self.appending(
+                *batches, timeout_ms=timeout_ms, client=client, transactional_id=transactional_id
+            )
+        )
 
     def appending(
         self,
         *batches: AppendBatch,
         timeout_ms: int = 60_000,
         client: ClientInfo = CLIENT,
+        transactional_id: str | None = None,
     ) -> Steps["asyncio.Future[Sequence[ops.BatchCommit]]"]:
-        return self.manager.append(batches, timeout_ms=timeout_ms, produce_version=9, client=client)
+        return self.manager.append(
+            batches,
+            timeout_ms=timeout_ms,
+            produce_version=9,
+            client=client,
+            transactional_id=transactional_id,
+        )
 
     def fetch(
         self,

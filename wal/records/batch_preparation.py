@@ -44,6 +44,8 @@ class NeededWork(NamedTuple):
     """Whether its CRC, and what depends on it, was not checked yet."""
     compression: Compression | None
     """The codec to compress the batch with; None leaves it as it is."""
+    has_transactional_id: bool = False
+    """Whether the batch came in a request that names one."""
 
 
 class PreparedBatch(NamedTuple):
@@ -67,14 +69,19 @@ class PreparesBatch(Protocol):
 
 
 def needed_work(
-    header: BatchHeader, rules: TopicRules, wanted: Compression | None, *, now_ms: int
+    header: BatchHeader,
+    rules: TopicRules,
+    wanted: Compression | None,
+    *,
+    now_ms: int,
+    has_transactional_id: bool = False,
 ) -> NeededWork | None:
     """Returns what a batch with this header needs; None, nearly always: only `check_contents`."""
     compression = wanted if wanted is not None and wanted.codec != header.codec else None
     is_large = header.length_bytes > SUMMED_AT_ONCE_BYTES
     if compression is None and not is_large and not opens_records(rules):
         return None
-    return NeededWork(rules, now_ms, is_large, compression)
+    return NeededWork(rules, now_ms, is_large, compression, has_transactional_id)
 
 
 class BatchWork:
@@ -112,7 +119,13 @@ class BatchWork:
     def run(self) -> PreparedBatch:
         header, needed = self._header, self._needed
         if needed.is_unchecked:
-            check_contents(self._payload, header, rules=needed.rules, now_ms=needed.now_ms)
+            check_contents(
+                self._payload,
+                header,
+                rules=needed.rules,
+                now_ms=needed.now_ms,
+                has_transactional_id=needed.has_transactional_id,
+            )
         if not self._is_opened:
             return PreparedBatch(header, None)
         records = self._records()

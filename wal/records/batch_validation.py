@@ -12,6 +12,7 @@ Order matters to clients, which act on the first error they get. It is Apache Ka
     size                                RecordTooLarge
     CRC                                 CorruptBatch
     count, control bit, sequence        InvalidRecord
+    transactional bit                   TransactionalIdMissing
     timestamp type and bounds           InvalidTimestamp
     count that its bytes can hold       InvalidRecord
     count that readers can hold         RecordTooLarge
@@ -26,8 +27,7 @@ CRC. Consumers get it as it was sent, and tiering keeps it as it is (tiering/raw
 such a batch costs the others is bounded by its record count, for each record takes an offset and a
 row; so a count is refused that the bytes cannot hold.
 
-Where this differs from Apache Kafka: transactional batches are refused with InvalidRecord as long
-as there is no transaction coordinator, bytes after the batch are refused rather than ignored, so is
+Where this differs from Apache Kafka: bytes after the batch are refused rather than ignored, so is
 the delete-horizon bit, which only a log cleaner may set, and so is a batch of more than
 RECORDS_PER_BATCH_MAX records.
 """
@@ -42,6 +42,7 @@ from wal.errors import (
     InvalidTimestamp,
     KeysMissing,
     RecordTooLarge,
+    TransactionalIdMissing,
     UnsupportedCompression,
 )
 from wal.records.compression import CODEC_NAMES, NONE, ZSTD, Inflated
@@ -76,7 +77,7 @@ RECORDS_PER_BATCH_MAX: Final = 1_000_000
 """What librdkafka can be configured to send at most. Records of 7 bytes stay far below what a batch
 may inflate to, but each takes some 200 bytes in columns while it is decoded."""
 
-_REFUSED_BITS: Final = CONTROL_BIT | TRANSACTIONAL_BIT | DELETE_HORIZON_BIT
+_SPECIAL_BITS: Final = CONTROL_BIT | TRANSACTIONAL_BIT | DELETE_HORIZON_BIT
 
 
 class TopicRules(NamedTuple):
@@ -119,11 +120,18 @@ def check_header(
 
 
 def check_contents(
-    payload: Sequence[memoryview], header: BatchHeader, *, rules: TopicRules, now_ms: int
+    payload: Sequence[memoryview],
+    header: BatchHeader,
+    *,
+    rules: TopicRules,
+    now_ms: int,
+    has_transactional_id: bool = False,
 ) -> None:
     """Check the CRC, and what the header says that only means something if the CRC is right.
 
-    Takes 45 µs a MiB. Raises: CorruptBatch, InvalidRecord, InvalidTimestamp, RecordTooLarge.
+    `has_transactional_id`: whether the request names one, without which no batch may belong to a
+    transaction. Takes 45 µs a MiB. Raises: CorruptBatch, InvalidRecord, TransactionalIdMissing,
+    InvalidTimestamp, RecordTooLarge.
     """
     check_crc(payload, header.crc)
     attributes = header.attributes
@@ -131,12 +139,15 @@ def check_contents(
         raise InvalidRecord(
             f"{header.record_count} records with a last offset delta of {header.last_offset_delta}"
         )
-    if attributes & _REFUSED_BITS:
+    if attributes & _SPECIAL_BITS:
         if attributes & CONTROL_BIT:
             raise InvalidRecord("clients may not write control batches")
-        if attributes & TRANSACTIONAL_BIT:
-            raise InvalidRecord("transactions are not supported")
-        raise InvalidRecord("clients may not set a delete horizon")
+        if attributes & DELETE_HORIZON_BIT:
+            raise InvalidRecord("clients may not set a delete horizon")
+        if not has_transactional_id:
+            raise TransactionalIdMissing("a transactional batch, and a request without the id")
+        if header.producer_id < 0:
+            raise InvalidRecord("a transactional batch without a producer id")
     if header.producer_id >= 0 and header.base_sequence < 0:
         raise InvalidRecord(
             f"base sequence {header.base_sequence} of producer id {header.producer_id}"

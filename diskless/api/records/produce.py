@@ -8,33 +8,33 @@
 - Batches of one connection are handed on in the order of arrival, without waiting for answers. A
   request of very many partitions is taken in slices, and what follows on its connection waits
   behind it.
-- Transactional producers are refused; what version 12 means for them (it adds partitions to their
-  transaction by itself) does not arise.
+- A batch of a transaction is answered as in Kafka when it cannot be found out whether it belongs
+  there (NOT_ENOUGH_REPLICAS), or found out that it does not (INVALID_TXN_STATE, and from version 11
+  on TRANSACTION_ABORTABLE). It needs a request with a transactional id for which the client has
+  WRITE; else the answer is TRANSACTIONAL_ID_AUTHORIZATION_FAILED. Kafka then refuses the other
+  batches of the request, too. A batch of no transaction may come with an id, as in Kafka.
 - Version 13 names topics by id: with the id of a deleted topic a batch is UNKNOWN_TOPIC_ID, also
   when there is a new topic of the same name.
 - A batch for the metadata topic is INVALID_TOPIC_EXCEPTION, as for Kafka's internal topics.
 - Of a batch for a compacted topic, the first thousand records without key are named (KIP-467);
   Kafka names those with a bad timestamp too.
-- Asks for WRITE on each topic.
+- Asks for WRITE on each topic, and on the transactional id.
 - Under a producer_byte_rate quota the request counts, with all its bytes, when it has arrived; a
   client over its quota learns it from throttle_time_ms and is not read from until then.
 - No leader hints (KIP-951): they need growing leader epochs.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 from uuid import UUID
 
 from diskless.api.access import Access, allowed_rows
-from diskless.api.errors import (
-    InvalidRequiredAcks,
-    TransactionsNotServed,
-    error_message,
-    kafka_code,
-)
+from diskless.api.errors import InvalidRequiredAcks, error_message, kafka_code
+from diskless.api.known_errors import known_error
 from diskless.authorization import AclOperation
 from diskless.loop.long_work import Steps
-from diskless.ports import AppendBatch, ReplicaManager, TopicAdmin
+from diskless.ports import AppendBatch, ClientInfo, ReplicaManager, TopicAdmin
 from diskless.protocol.produce import (
     ProducedRow,
     ProduceRequest,
@@ -71,9 +71,9 @@ def api(manager: ReplicaManager, topics: TopicAdmin, quotas: QuotaEnforcer, acce
             if asked.acks == 0:
                 _close_if_refused(results)
                 return None
-            answered = map(_row, asked.batches, results)
-            throttle_ms = quotas.left_ms(mute_until)
             version = request.version
+            answered = map(partial(_row, version), asked.batches, results)
+            throttle_ms = quotas.left_ms(mute_until)
             body = yield from encode_response(
                 version, asked.topics, answered, throttle_ms=throttle_ms
             )
@@ -82,7 +82,7 @@ def api(manager: ReplicaManager, topics: TopicAdmin, quotas: QuotaEnforcer, acce
         def refuse(error: DisklessError) -> ReplySteps:
             return encode([BatchCommit(error=error)] * len(rows.allowed))
 
-        refusal = _refusal(asked)
+        refusal = _refusal(asked, request.client, access)
         if refusal is not None:
             yield from release(asked.batches)
             return (yield from refuse(refusal))
@@ -96,6 +96,7 @@ def api(manager: ReplicaManager, topics: TopicAdmin, quotas: QuotaEnforcer, acce
                 timeout_ms=asked.timeout_ms,
                 produce_version=request.version,
                 client=request.client,
+                transactional_id=asked.transactional_id,
             )
         except DisklessError as error:
             return (yield from refuse(error))
@@ -112,11 +113,12 @@ def api(manager: ReplicaManager, topics: TopicAdmin, quotas: QuotaEnforcer, acce
     )
 
 
-def _refusal(asked: ProduceRequest) -> DisklessError | None:
+def _refusal(asked: ProduceRequest, client: ClientInfo, access: Access) -> DisklessError | None:
     if asked.acks not in _ACKS:
         return InvalidRequiredAcks(f"acks must be -1, 0 or 1, not {asked.acks}")
     if asked.transactional_id is not None:
-        return TransactionsNotServed("transactions are not served by this broker")
+        write, name = AclOperation.WRITE, asked.transactional_id
+        return access.refused_transactional_id(client, write, name)
     return None
 
 
@@ -131,14 +133,14 @@ def _close_if_refused(results: Sequence[BatchCommit]) -> None:
             raise MustClose(f"acks=0 produce refused: {result.error}")
 
 
-def _row(batch: AppendBatch, result: BatchCommit) -> ProducedRow:
+def _row(version: int, batch: AppendBatch, result: BatchCommit) -> ProducedRow:
     base_offset, append_time_ms, log_start_offset, _, error = result
-    code = kafka_code(error)
     if error is None:
-        return ProducedRow(batch.partition, code, base_offset, append_time_ms, log_start_offset)
+        return ProducedRow(batch.partition, 0, base_offset, append_time_ms, log_start_offset)
+    error = known_error(KEY, version, error)
     return ProducedRow(
         batch.partition,
-        code,
+        kafka_code(error),
         base_offset,
         append_time_ms,
         log_start_offset,

@@ -114,7 +114,7 @@ async def test_one_refused_partition_does_not_hinder_the_others(version):
 
 @pytest.mark.parametrize(
     ("values", "code"),
-    [({"acks": 2}, 21), ({"acks": -2}, 21), ({"transactional_id": "mine"}, 53)],
+    [({"acks": 2}, 21), ({"acks": -2}, 21), ({"acks": 2, "transactional_id": "mine"}, 21)],
 )
 async def test_a_request_that_cannot_be_served_is_refused_for_every_partition(values, code):
     schema = load_request_schema(0, 9)

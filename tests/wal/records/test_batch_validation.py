@@ -17,6 +17,7 @@ from wal.errors import (
     InvalidTimestamp,
     KeysMissing,
     RecordTooLarge,
+    TransactionalIdMissing,
     UnsupportedCompression,
 )
 from wal.records.batch_validation import (
@@ -45,14 +46,22 @@ GOOD = build_batch(ROWS, producer_id=5, producer_epoch=0, base_sequence=0)
 
 
 def validate(
-    payload: bytes, rules: TopicRules = DEFAULTS, produce_version: int = 9, **changed: Any
+    payload: bytes,
+    rules: TopicRules = DEFAULTS,
+    produce_version: int = 9,
+    has_transactional_id: bool = False,
+    **changed: Any,
 ) -> BatchHeader:
     fragments = [memoryview(payload)] if payload else []
-    return validate_fragments(fragments, rules._replace(**changed), produce_version)
+    rules = rules._replace(**changed)
+    return validate_fragments(fragments, rules, produce_version, has_transactional_id)
 
 
 def validate_fragments(
-    fragments: Sequence[memoryview], rules: TopicRules, produce_version: int = 9
+    fragments: Sequence[memoryview],
+    rules: TopicRules,
+    produce_version: int = 9,
+    has_transactional_id: bool = False,
 ) -> BatchHeader:
     """All three steps, one after the other."""
     header = check_header(
@@ -61,7 +70,13 @@ def validate_fragments(
         rules=rules,
         produce_version=produce_version,
     )
-    check_contents(fragments, header, rules=rules, now_ms=NOW)
+    check_contents(
+        fragments,
+        header,
+        rules=rules,
+        now_ms=NOW,
+        has_transactional_id=has_transactional_id,
+    )
     if opens_records(rules):
         data = b"".join(fragments)
         records = inflate_records(header, data, inflated_bytes_max(rules))
@@ -161,10 +176,24 @@ def test_lying_counts_are_refused(count: int, last_delta: int) -> None:
         validate(build_batch(ROWS, record_count=count, last_offset_delta=last_delta))
 
 
-@pytest.mark.parametrize("bit", [0x10, 0x20, 0x40])
-def test_control_transactional_and_cleaned_batches_are_refused(bit: int) -> None:
+@pytest.mark.parametrize("bit", [0x20, 0x40, 0x30, 0x50])
+@pytest.mark.parametrize("has_transactional_id", [False, True])
+def test_control_and_cleaned_batches_are_refused(bit: int, has_transactional_id: bool) -> None:
     with pytest.raises(InvalidRecord):
-        validate(build_batch(ROWS, attributes=bit, producer_id=1, base_sequence=0))
+        validate(
+            build_batch(ROWS, attributes=bit, producer_id=1, base_sequence=0),
+            has_transactional_id=has_transactional_id,
+        )
+
+
+def test_a_batch_of_a_transaction_needs_a_transactional_id_and_a_producer() -> None:
+    batch = build_batch(ROWS, attributes=0x10, producer_id=1, base_sequence=0)
+    with pytest.raises(TransactionalIdMissing):
+        validate(batch)
+    assert validate(batch, has_transactional_id=True).is_transactional
+    nobodys = build_batch(ROWS, attributes=0x10, producer_id=-1, base_sequence=-1)
+    with pytest.raises(InvalidRecord, match="without a producer id"):
+        validate(nobodys, has_transactional_id=True)
 
 
 def test_an_idempotent_batch_needs_a_sequence() -> None:
