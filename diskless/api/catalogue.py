@@ -25,6 +25,7 @@ from diskless.api.groups import (
     offset_delete,
     offset_fetch,
     sync_group,
+    txn_offset_commit,
 )
 from diskless.api.records import (
     delete_records,
@@ -107,6 +108,7 @@ def kafka_apis(
             create_partitions.api(topics, access),
             delete_records.api(topics, topic_configs, access),
             offset_commit.api(groups, access),
+            txn_offset_commit.api(groups, access),
             offset_fetch.api(groups, access),
             join_group.api(groups, access),
             heartbeat.api(groups, access),

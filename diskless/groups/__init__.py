@@ -9,6 +9,7 @@
 - `classic/`, `consumer/`: the state machines of both protocols; `classic_state`, `consumer_state`:
   what is stored of them
 - `assignors/`: who gets which partitions
-- `offsets`: the offset manager; `group_store`: where groups and offsets are made durable
+- `group_offsets`: what groups commit and fetch; `offsets`: the offset manager; `group_store`: where
+  groups and offsets are made durable
 - `settings`, `errors`: the section of the configuration; what a coordinator refuses
 """

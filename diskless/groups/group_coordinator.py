@@ -7,7 +7,8 @@
 
 It is a worker of the metadata partition's leader: it runs as long as this broker leads, begins by
 reading what groups there are, and ends by telling everybody who waits to look for the next
-coordinator. Which kind a group is of is the business of diskless/groups/group_kinds.py.
+coordinator. Which kind a group is of is the business of diskless/groups/group_kinds.py, what it
+commits and fetches that of diskless/groups/group_offsets.py.
 
 A leader whose lease has run out may have been replaced without knowing. It goes on hearing its
 members, so that they keep their places should it still lead, but does not confirm them.
@@ -16,8 +17,7 @@ members, so that they keep their places should it still lead, but does not confi
 import asyncio
 import random
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from operator import itemgetter
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final
 
 import structlog
@@ -29,9 +29,6 @@ from diskless.groups.errors import (
     GroupCoordinatorUnavailable,
     GroupIdNotFound,
     GroupLoading,
-    GroupSubscribedToTopic,
-    IllegalGeneration,
-    InvalidCommitOffsetSize,
     InvalidSessionTimeout,
     NonEmptyGroup,
     NotGroupCoordinator,
@@ -40,16 +37,17 @@ from diskless.groups.errors import (
 from diskless.groups.group_descriptions import described, described_consumer, listed
 from diskless.groups.group_kinds import GroupKinds, KnownGroup, decoded, dormant
 from diskless.groups.group_machine import Confirmed
+from diskless.groups.group_offsets import GroupOffsets
 from diskless.groups.group_store import GroupStore
 from diskless.groups.live_groups import Dormant, LiveGroup, LiveGroups, as_group_error
-from diskless.groups.offsets import DELETED_AT_ONCE, GroupPartition, OffsetManager, TopicsWith
+from diskless.groups.offsets import GroupPartition, OffsetManager, TopicsWith
 from diskless.groups.settings import GroupSettings
-from diskless.loop.long_work import Steps, each, in_portions
+from diskless.loop.long_work import Steps
 from diskless.ports import ClientInfo
 from diskless.replica.purgatory import Purgatory
 from metadata.records.groups import GroupKind
 from wal.clock import Clock, Sleep
-from wal.errors import AppendTooLarge, DisklessError, InvalidSettings, OutcomeUnknown, Retriable
+from wal.errors import DisklessError, InvalidSettings, OutcomeUnknown, Retriable
 
 _LOAD_RETRY_S: Final = 1.0
 
@@ -87,6 +85,13 @@ class PartitionGroups:
             on_settled=lambda group: self._kinds.downgrade_if_all_are_classic(group),
         )
         self._kinds = GroupKinds(self._groups, topics, settings=settings, clock=clock)
+        self._group_offsets = group_offsets = GroupOffsets(self._groups, self._offsets, clock)
+        # What is asked about offsets, as it is.
+        self.commit_offsets = group_offsets.commit
+        self.fetch_offsets = group_offsets.fetch
+        self.delete_offsets = group_offsets.delete
+        self._ended_meanwhile: set[str] = set()
+        """Groups whose offsets have changed while the groups were read."""
         self._is_loaded = False
 
     # -- life -----------------------------------------------------------------------------------
@@ -98,6 +103,7 @@ class PartitionGroups:
                 self._groups.tasks = tasks
                 await self._load()
                 self._is_loaded = True
+                self._group_offsets.note(self._ended_meanwhile)
                 while True:
                     await self._sleep(self._settings.offsets_retention_check_interval_ms / 1000)
                     await self.forget_unused()
@@ -145,6 +151,13 @@ class PartitionGroups:
                 f"diskless.metadata.topic.num.partitions: the offsets of group {group_id!r} were "
                 "stored under another number of metadata partitions; set it back"
             )
+
+    def offsets_ended(self, group_ids: Collection[str]) -> None:
+        """The end of a transaction has committed offsets of these groups."""
+        if self._is_loaded:
+            self._group_offsets.note(group_ids)
+        else:
+            self._ended_meanwhile.update(group_ids)
 
     def close(self) -> None:
         """Serve no more: everybody who waits is sent elsewhere. `run` does it at its end."""
@@ -295,106 +308,6 @@ class PartitionGroups:
             self._kinds.upgrade(group, request)
         return group
 
-    # -- offsets --------------------------------------------------------------------------------
-
-    async def commit_offsets(
-        self, request: requests.CommitOffsets
-    ) -> Sequence[DisklessError | None]:
-        group = self._groups.get(request.group_id)
-        error = self._refusal_of_commit(request, group)
-        if error is not None:
-            return [error] * len(request.offsets)
-        if group is not None:
-            group.has_offsets = True
-        try:
-            errors = await self._offsets.commit(
-                request.group_id, request.offsets, retention_ms=request.retention_ms
-            )
-        except AppendTooLarge as failure:
-            return [InvalidCommitOffsetSize(str(failure))] * len(request.offsets)
-        except DisklessError as failure:
-            return [as_group_error(failure)] * len(request.offsets)
-        if None in errors:
-            self._note_offsets(request.group_id)
-        return errors
-
-    def _refusal_of_commit(
-        self, request: requests.CommitOffsets, group: LiveGroup | None
-    ) -> DisklessError | None:
-        if group is not None:
-            error = group.machine.check_commit(
-                request.generation_id,
-                request.member_id,
-                request.instance_id,
-                self._clock.monotonic(),
-                knows_member_epochs=request.knows_member_epochs,
-            )
-            self._groups.settle(group)
-            return error
-        if request.generation_id < 0:
-            return None
-        if request.group_id in self._groups.dormant:
-            return UnknownMember("the group has no members")
-        if request.knows_member_epochs:
-            return GroupIdNotFound(f"no group {request.group_id!r}")
-        return IllegalGeneration("there is no such group")
-
-    def _note_offsets(self, group_id: str) -> None:
-        """The group has committed something: from now on it is there also without members."""
-        if not self._is_loaded:
-            return
-        live = self._groups.get(group_id)
-        if live is not None:
-            live.has_offsets = True
-        elif group_id not in self._groups.dormant:
-            self._groups.dormant[group_id] = Dormant(
-                GroupKind.OFFSETS_ONLY, "", 0, self._clock.now_ms()
-            )
-
-    async def fetch_offsets(self, request: requests.FetchOffsets) -> requests.FetchedOffsets:
-        if request.member_id is not None and request.member_epoch >= 0:
-            group = self._groups.get(request.group_id)
-            error = (
-                UnknownMember("the group has no members")
-                if group is None
-                else group.machine.check_fetch(request.member_id, request.member_epoch)
-            )
-            if error is not None:
-                return requests.FetchedOffsets(error=error)
-        try:
-            offsets = await self._offsets.fetch(request.group_id, request.partitions)
-        except DisklessError as failure:
-            return requests.FetchedOffsets(error=as_group_error(failure))
-        return requests.FetchedOffsets(offsets=offsets)
-
-    async def delete_offsets(
-        self, group_id: str, partitions: Sequence[tuple[str, int]]
-    ) -> DisklessError | Sequence[DisklessError | None]:
-        names = {*await each(itemgetter(0), partitions)}
-        live = self._groups.get(group_id)
-        if live is None and group_id not in self._groups.dormant:
-            return GroupIdNotFound(f"no group {group_id!r}")
-        in_use: frozenset[str] = frozenset()
-        if live is not None and not live.machine.is_empty:
-            if not live.machine.may_delete_offsets():
-                return NonEmptyGroup("the group has members")
-            in_use = frozenset(name for name in names if live.machine.reads(name))
-
-        async def deleted(some: Sequence[tuple[str, int]]) -> Sequence[DisklessError | None]:
-            free = [partition for partition in some if partition[0] not in in_use]
-            left = iter(await self._offsets.delete(group_id, free))
-            return [
-                GroupSubscribedToTopic(f"the group reads {name}") if name in in_use else next(left)
-                for name, _ in some
-            ]
-
-        try:
-            errors = await in_portions(deleted, partitions, DELETED_AT_ONCE)
-            await self._forget_without_offsets(group_id)
-        except DisklessError as failure:
-            return as_group_error(failure)
-        return errors
-
     # -- administration -------------------------------------------------------------------------
 
     def describe(self, group_id: str) -> requests.DescribedGroup:
@@ -449,7 +362,7 @@ class PartitionGroups:
         """
         try:
             for group_id in await self._offsets.expire(self._is_in_use):
-                await self._forget_without_offsets(group_id)
+                await self._group_offsets.forget_without_offsets(group_id)
             before_ms = self._offsets.steady_ms - self._offsets.retention_ms
             for group_id, dormant in [*self._groups.dormant.items()]:
                 is_old = dormant.is_stored and dormant.since_ms < before_ms
@@ -469,14 +382,6 @@ class PartitionGroups:
         if dormant is None or not dormant.is_stored:
             return False
         return dormant.since_ms > self._offsets.steady_ms - self._offsets.retention_ms
-
-    async def _forget_without_offsets(self, group_id: str) -> None:
-        """A group that was only there for its offsets, and has none any more, is gone."""
-        dormant = self._groups.dormant.get(group_id)
-        if dormant is None or dormant.is_stored or await self._offsets.has_any(group_id):
-            return
-        if self._groups.dormant.get(group_id) is dormant:
-            del self._groups.dormant[group_id]
 
     async def _forget_stored(self, group_id: str, dormant: Dormant) -> None:
         if self._groups.dormant.get(group_id) is dormant:

@@ -30,8 +30,12 @@ from diskless.groups.settings import GroupSettings
 from diskless.loop.long_work import Steps, mapped
 from diskless.ports import ClientInfo
 from diskless.replica.purgatory import Purgatory
+from diskless.transactions.errors import TransactionNotKnown
+from diskless.transactions.numbered_batches import Numbers, as_producer_error
+from diskless.transactions.transaction_router import Producer
 from metadata.operations import Leader
 from metadata.rules.groups import group_coordinator
+from metadata.transaction_operations import JoinTransaction
 from wal.clock import Clock, Sleep
 from wal.errors import DisklessError, InvalidRequest
 
@@ -60,10 +64,12 @@ class GroupRouter:
         settings: GroupSettings,
         clock: Clock,
         rng: random.Random,
+        numbers: Numbers,
         purgatory: Purgatory[str] | None = None,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        """`partitions` are all metadata partitions, by index."""
+        """`partitions` are all metadata partitions, by index; `numbers` tells of transactions."""
+        self._numbers = numbers
         self._partitions = partitions
         self._topics = topics
         self._settings = settings
@@ -87,6 +93,12 @@ class GroupRouter:
         )
         self._led[index] = groups
         return groups
+
+    def offsets_ended(self, index: int, group_ids: Collection[str]) -> None:
+        """Ends of transactions have committed offsets of these groups at a metadata partition."""
+        groups = self._led.get(index)
+        if groups is not None:
+            groups.offsets_ended(group_ids)
 
     def close(self) -> None:
         """Answer everybody who waits, and refuse whatever comes: the broker stops."""
@@ -179,6 +191,26 @@ class GroupRouter:
         if isinstance(groups, DisklessError):
             return [groups] * len(request.offsets)
         return await groups.commit_offsets(request)
+
+    async def commit_in_transaction(
+        self, request: requests.CommitOffsets, producer: Producer
+    ) -> Sequence[DisklessError | None]:
+        """The same, but the offsets are not committed before the producer's transaction is."""
+        error = _refused_id(request.group_id)
+        groups = error or self._groups(request.group_id)
+        if isinstance(groups, DisklessError):
+            return [groups] * len(request.offsets)
+        joined = await self._numbers.ask(JoinTransaction(*producer, groups=[request.group_id]))
+        if joined.error is not None:
+            error = as_producer_error(joined.error)
+            if isinstance(error, TransactionNotKnown):
+                # Clients ask again at this one, and do not look for a coordinator.
+                error = GroupLoading(str(error))
+            return [error] * len(request.offsets)
+        transaction = requests.OffsetTransaction(
+            producer.producer_id, producer.producer_epoch, joined.number
+        )
+        return await self.commit_offsets(request._replace(transaction=transaction))
 
     async def fetch_offsets(self, request: requests.FetchOffsets) -> requests.FetchedOffsets:
         """Partitions in the order asked for."""

@@ -4,7 +4,7 @@
 tests use one in memory. Both pass the same contract tests.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import Final, Protocol
 
 from metadata.coordinator.coordinator import PartitionCoordinator
@@ -22,10 +22,21 @@ class GroupStore(Protocol):
 
     async def commit_offsets(self, group_id: str, offsets: Sequence[CommittedOffset]) -> None: ...
 
+    async def keep_offsets(
+        self,
+        group_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        number: int,
+        offsets: Sequence[CommittedOffset],
+    ) -> None:
+        """Until this transaction ends. Raises InvalidTransactionState, too: it has ended."""
+        ...
+
     async def delete_offsets(
         self, group_id: str, partitions: Sequence[TopicIdPartition], *, committed_until_ms: int
     ) -> None:
-        """Offsets committed later than `committed_until_ms` stay."""
+        """Offsets committed later than `committed_until_ms` stay; so for what waits."""
         ...
 
     async def store_group(self, group_id: str, kind: int, state: bytes) -> None:
@@ -33,13 +44,17 @@ class GroupStore(Protocol):
         ...
 
     async def delete_group(self, group_id: str) -> None:
-        """And its offsets."""
+        """And its offsets, also what waits."""
         ...
 
     async def group_offsets(
         self, group_id: str, partitions: Sequence[TopicIdPartition] | None
     ) -> Mapping[TopicIdPartition, CommittedOffset]:
         """Returns the committed offsets of `partitions`, or of all; of deleted topics too."""
+        ...
+
+    async def pending_partitions(self, group_id: str) -> Collection[TopicIdPartition]:
+        """Those of which offsets wait for the end of a transaction."""
         ...
 
     def stored_groups(self) -> AsyncIterator[StoredGroup]:
@@ -67,11 +82,13 @@ class CoordinatorGroupStore:
     def __init__(self, coordinator: PartitionCoordinator) -> None:
         replica = coordinator.replica
         self.commit_offsets: Final = coordinator.commit_offsets
+        self.keep_offsets: Final = coordinator.transactions.commit_offsets
         self.delete_offsets: Final = coordinator.delete_offsets
         self.store_group: Final = coordinator.store_group
         self.delete_group: Final = coordinator.delete_group
         self.confirm_leadership: Final = coordinator.lease.confirm
         self.certainly_leads: Final = coordinator.lease.holds
         self.group_offsets: Final = replica.group_offsets
+        self.pending_partitions: Final = replica.pending_partitions
         self.stored_groups: Final = replica.stored_groups
         self.aged_offsets: Final = replica.aged_offsets

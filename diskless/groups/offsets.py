@@ -6,18 +6,25 @@ topic that was deleted and created again under its name starts without any; thos
 not given out, and go when they are old.
 
 Fetching reads committed state and then makes sure that nobody else could have written meanwhile, so
-that a member never starts behind what was acknowledged.
+that a member never starts behind what was acknowledged. What waits for the end of a transaction is
+read before that: were it read afterwards, an offset could be taken for stable which a transaction
+has just replaced.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 from diskless.groups.consumer.topic_patterns import PatternsInUse
-from diskless.groups.errors import OffsetMetadataTooLarge
+from diskless.groups.errors import OffsetMetadataTooLarge, UnstableOffset
 from diskless.groups.group_store import GroupStore
-from diskless.groups.requests import RETENTION_AS_CONFIGURED, CommitOffset, FetchedOffset
+from diskless.groups.requests import (
+    RETENTION_AS_CONFIGURED,
+    CommitOffset,
+    FetchedOffset,
+    OffsetTransaction,
+)
 from diskless.groups.settings import GroupSettings
 from diskless.loop.long_work import each
 from diskless.ports import LEADER_EPOCH
@@ -107,7 +114,12 @@ class OffsetManager:
         return self._steady.now_ms()
 
     async def commit(
-        self, group_id: str, offsets: Sequence[CommitOffset], *, retention_ms: int
+        self,
+        group_id: str,
+        offsets: Sequence[CommitOffset],
+        *,
+        retention_ms: int,
+        transaction: OffsetTransaction | None = None,
     ) -> Sequence[DisklessError | None]:
         """Durable on return, except for those with an error. Raises like `GroupStore` writes."""
         now_ms = self._clock.now_ms()
@@ -133,19 +145,44 @@ class OffsetManager:
                     expire_ms=expire_ms,
                 )
             errors.append(error)
-        if accepted:
+        if accepted and transaction is None:
             await self._store.commit_offsets(group_id, [*accepted.values()])
+        elif accepted and transaction is not None:
+            await self._store.keep_offsets(group_id, *transaction, [*accepted.values()])
         return errors
 
     async def fetch(
-        self, group_id: str, partitions: Sequence[tuple[str, int]] | None
+        self,
+        group_id: str,
+        partitions: Sequence[tuple[str, int]] | None,
+        *,
+        require_stable: bool = False,
     ) -> Sequence[FetchedOffset]:
         """In the order asked for, or all there are. Raises like `GroupStore` reads and writes."""
+        pending: Collection[TopicIdPartition] = ()
+        if require_stable:
+            pending = await self._store.pending_partitions(group_id)
         if partitions is None:
             found = await self._store.group_offsets(group_id, None)
             await self._store.confirm_leadership()
-            offsets = await each(self._fetched, [*found.items()])
-            return sorted(offset for offset in offsets if offset is not None)
+
+            def answer_of_all(
+                row: tuple[TopicIdPartition, CommittedOffset],
+            ) -> FetchedOffset | None:
+                """None for one of a topic that is gone."""
+                partition, offset = row
+                name = self._name(partition)
+                if name is None:
+                    return None
+                if partition in pending:
+                    return _unstable(name, partition.partition)
+                return _fetched(name, offset)
+
+            offsets = await each(answer_of_all, [*found.items()])
+            return sorted(
+                (offset for offset in offsets if offset is not None),
+                key=lambda offset: offset[:2],
+            )
         located = await each(lambda asked: (*asked, self._partition(*asked)), partitions)
         wanted = [partition for _, _, partition in located if partition is not None]
         found = await self._store.group_offsets(group_id, wanted) if wanted else {}
@@ -153,6 +190,8 @@ class OffsetManager:
 
         def answer(row: tuple[str, int, TopicIdPartition | None]) -> FetchedOffset:
             name, index, partition = row
+            if partition in pending:
+                return _unstable(name, index)
             if partition is None or partition not in found:
                 return FetchedOffset(name, index)
             return _fetched(name, found[partition])
@@ -173,13 +212,15 @@ class OffsetManager:
         ]
 
     async def has_any(self, group_id: str) -> bool:
-        """Whether the group has committed anything. Raises like `GroupStore` reads."""
-        return bool(await self._store.group_offsets(group_id, None))
+        """Whether the group has committed anything, or is about to. Raises like `GroupStore`."""
+        has_pending = bool(await self._store.pending_partitions(group_id))
+        return has_pending or bool(await self._store.group_offsets(group_id, None))
 
     async def expire(self, is_in_use: Callable[[GroupPartition], bool]) -> Sequence[str]:
         """Forget offsets that are old and not in use, and those whose clients said when.
 
-        The groups that lost any. Raises like `GroupStore` reads and writes.
+        One that a transaction is about to replace stays. Returns the groups that lost any. Raises
+        like `GroupStore` reads and writes.
         """
         now_ms = self.steady_ms
         after: ExpiryCursor | None = None
@@ -197,7 +238,11 @@ class OffsetManager:
                 candidate = GroupPartition(group_id, name, offset.commit_ms)
                 if offset.expire_ms != NO_EXPIRY or not is_in_use(candidate):
                     expired.setdefault(group_id, []).append(offset)
-            for group_id, offsets in expired.items():
+            for group_id, of_group in expired.items():
+                pending = await self._store.pending_partitions(group_id)
+                offsets = [offset for offset in of_group if offset.partition not in pending]
+                if not offsets:
+                    continue
                 await self._store.delete_offsets(
                     group_id,
                     [offset.partition for offset in offsets],
@@ -212,11 +257,6 @@ class OffsetManager:
             return None
         return TopicIdPartition(topic.topic_id, index)
 
-    def _fetched(self, row: tuple[TopicIdPartition, CommittedOffset]) -> FetchedOffset | None:
-        """None for one of a topic that is gone."""
-        name = self._name(row[0])
-        return None if name is None else _fetched(name, row[1])
-
     def _name(self, partition: TopicIdPartition) -> str | None:
         topic = self._topics.topic_by_id(partition.topic_id)
         return None if topic is None else topic.name
@@ -230,6 +270,11 @@ def _expire_ms(now_ms: int, retention_ms: int) -> int:
     if retention_ms == RETENTION_AS_CONFIGURED:
         return NO_EXPIRY
     return min(max(now_ms + retention_ms, 0), _LAST_MS)
+
+
+def _unstable(name: str, index: int) -> FetchedOffset:
+    error = UnstableOffset("a transaction that is open may commit another offset")
+    return FetchedOffset(name, index, error=error)
 
 
 def _fetched(name: str, offset: CommittedOffset) -> FetchedOffset:

@@ -115,6 +115,15 @@ class CommitOffset(NamedTuple):
     metadata: str
 
 
+class OffsetTransaction(NamedTuple):
+    """The transaction with whose end offsets are committed."""
+
+    producer_id: int
+    producer_epoch: int
+    number: int
+    """What its coordinator counts it as."""
+
+
 class CommitOffsets(NamedTuple):
     """Offsets of one group, committed by a member or, with generation -1, by anybody."""
 
@@ -128,6 +137,8 @@ class CommitOffsets(NamedTuple):
     knows_member_epochs: bool
     """Whether this version can speak for a member of a KIP-848 group (OffsetCommit ≥ 9)."""
     offsets: Sequence[CommitOffset]
+    transaction: OffsetTransaction | None = None
+    """None: they are committed at once."""
 
 
 class FetchOffsets(NamedTuple):
@@ -140,6 +151,7 @@ class FetchOffsets(NamedTuple):
     partitions: Sequence[tuple[str, int]] | None
     """(topic, partition). None asks for all that were committed."""
     require_stable: bool
+    """Where a transaction may still commit another offset, none is wanted."""
 
 
 class FetchedOffset(NamedTuple):

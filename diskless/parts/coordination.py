@@ -133,7 +133,13 @@ async def open_coordination(
     metadata_topic = MetadataTopic(partitions)
     topics = TopicsWith(client, [metadata_topic.description])
     client.subscribe_topics(topics.changed)
-    groups = GroupRouter(partitions, topics, settings=config.groups, clock=clock, rng=rng)
+    numbers = TransactionNumbers(_asker(client, JOIN_TRANSACTIONS), len(partitions))
+    await stack.enter_async_context(numbers)
+    groups = GroupRouter(
+        partitions, topics, settings=config.groups, clock=clock, rng=rng, numbers=numbers
+    )
+    for partition in partitions:
+        partition.replica.subscribe_offsets(partial(groups.offsets_ended, partition.index))
     ends = await stack.enter_async_context(transaction_ends(_asker(client, END_PARTS)))
     transactions = TransactionRouter(
         partitions,
@@ -144,8 +150,6 @@ async def open_coordination(
         timeout_max_ms=config.coordinator.transaction_max_timeout_ms,
         clock=clock,
     )
-    numbers = TransactionNumbers(_asker(client, JOIN_TRANSACTIONS), len(partitions))
-    await stack.enter_async_context(numbers)
     running = run_until_stop(stack, tasks, _run(partitions), "coordinators")
     await _first_of(_ready(partitions), running)
     return Coordination(

@@ -22,6 +22,7 @@ from diskless.fetch.fetch_rows import FetchAnswer, FetchRows
 from diskless.groups import requests
 from diskless.loop.long_work import Steps
 from diskless.ports import ClientInfo, FetchPartition, FetchResult
+from diskless.transactions.transaction_router import Producer
 from tests.support.kafka_fakes import Broker, running_broker
 from tests.support.kafka_raw_client import RawClient, a_batch, produce_frame
 from tests.support.profiles import examples
@@ -101,6 +102,11 @@ class ServingGroups:
     ) -> Sequence[DisklessError | None]:
         return [None] * len(request.offsets)
 
+    async def commit_in_transaction(
+        self, request: requests.CommitOffsets, producer: Producer
+    ) -> Sequence[DisklessError | None]:
+        return [None] * len(request.offsets)
+
     async def fetch_offsets(self, request: requests.FetchOffsets) -> requests.FetchedOffsets:
         wanted = request.partitions or [("closed", 0), ("open", 0)]
         return requests.FetchedOffsets(
@@ -154,6 +160,7 @@ LAYERS = {
     "groups": (
         "find", "join", "sync", "heartbeat", "leave", "commit_offsets", "fetch_offsets",
         "delete_offsets", "consumer_heartbeat", "describe", "describe_consumer", "delete_group",
+        "commit_in_transaction",
     ),
     "quotas": ("alter_client_quotas",),
     "acls": ("create_acls", "delete_acls"),
@@ -261,6 +268,10 @@ def produce(serving: Serving, version: int) -> Mapping[str, Any]:
             {**topic, "partition_data": partitions} for topic in named(serving, by_id=version >= 13)
         ],
     }
+
+
+def produce_to_closed_id(serving: Serving, version: int) -> Mapping[str, Any]:
+    return {**produce(serving, version), "transactional_id": "closed"}
 
 
 def fetch(serving: Serving, version: int) -> Mapping[str, Any]:
@@ -371,6 +382,9 @@ ANY_RULE = {
 CASES = [
     Case("write", 0, range(3, 14), [(WRITE, TOPIC)], produce,
          codes("responses", "partition_responses"), [0, 29], [0, 0]),
+    Case("write by id", 0, range(3, 14), [(WRITE, ResourceType.TRANSACTIONAL_ID)],
+         produce_to_closed_id,
+         codes("responses", "partition_responses"), [53, 53], [0, 0], False),
     Case("read", 1, range(4, 19), [(READ, TOPIC)], fetch,
          codes("responses", "partitions"), [0, 29], [0, 0]),
     Case("offsets", 2, range(1, 10), [(DESCRIBE, TOPIC)],
@@ -453,6 +467,15 @@ CASES = [
          lambda answer: len(answer.results), 0, 1, False),
     Case("sizes", 35, range(3, 5), [(DESCRIBE, CLUSTER)], always(topics=None),
          lambda answer: (code(answer), len(answer.results)), (31, 0), (0, 1), False),
+    Case("id", 28, range(5), [(WRITE, ResourceType.TRANSACTIONAL_ID)],
+         always(transactional_id="closed", group_id="open", topics=TOPICS_OF),
+         PARTITIONS, [53, 53], [0, 0], False),
+    Case("group", 28, range(5), [(READ, GROUP)],
+         always(transactional_id="open", group_id="closed", topics=TOPICS_OF),
+         PARTITIONS, [30, 30], [0, 0], False),
+    Case("topic", 28, range(5), [(READ, TOPIC)],
+         always(transactional_id="open", group_id="open", topics=TOPICS_OF),
+         PARTITIONS, [0, 29], [0, 0]),
     Case("rules", 29, range(1, 4), [(DESCRIBE, CLUSTER)], always(**ANY_RULE),
          lambda answer: (code(answer), answer.resources), (31, ()), (0, ()), False),
     Case("rules", 30, range(1, 4), [(ALTER, CLUSTER)], always(creations=[RULE, RULE]),

@@ -15,6 +15,7 @@ from diskless.groups.settings import GroupSettings
 from diskless.replica.purgatory import Purgatory
 from metadata.operations import Leader, TopicDescription
 from tests.support.group_requests import CLIENT, join_request, sync_request
+from tests.support.held_numbers import HeldNumbers
 from tests.support.manual_loop import ManualLoop
 from tests.support.memory_group_store import MemoryGroupStore
 from wal.clock import ManualClock
@@ -82,6 +83,7 @@ class GroupsBench:
         self.topics = Topics()
         self.topics.create("topic")
         self.partitions = [Partition() for _ in range(partitions)]
+        self.numbers = HeldNumbers()
         self.pauses = 0
         self.may_go_on = asyncio.Event()
         """What sleeps in the background goes on when this is set."""
@@ -95,6 +97,7 @@ class GroupsBench:
             settings=settings,
             clock=self.clock,
             rng=random.Random(1),
+            numbers=self.numbers,
             purgatory=Purgatory("group", loop),
             sleep=self._sleep,
         )

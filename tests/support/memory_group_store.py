@@ -1,7 +1,7 @@
 """A `GroupStore` in two dictionaries. Writes can be held back, and made to fail."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 
 from metadata.records.groups import NO_EXPIRY, CommittedOffset, GroupKind
 from metadata.state.group_queries import AgedOffset, ExpiryCursor, StoredGroup
@@ -17,6 +17,8 @@ class MemoryGroupStore:
         self._clock = clock
         self.groups: dict[str, StoredGroup] = {}
         self.offsets: dict[str, dict[TopicIdPartition, CommittedOffset]] = {}
+        self.pending: dict[tuple[str, int], dict[TopicIdPartition, CommittedOffset]] = {}
+        """What waits, by group and producer id."""
         self.failures: list[DisklessError] = []
         """Raised by the next writes and confirmations, first one first."""
         self.read_failures: list[DisklessError] = []
@@ -48,14 +50,44 @@ class MemoryGroupStore:
         self._known(group_id)
         self.offsets.setdefault(group_id, {}).update({one.partition: one for one in offsets})
 
+    async def keep_offsets(
+        self,
+        group_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        number: int,
+        offsets: Sequence[CommittedOffset],
+    ) -> None:
+        await self._write("keep_offsets", group_id)
+        kept = self.pending.setdefault((group_id, producer_id), {})
+        kept.update({one.partition: one for one in offsets})
+
+    def end(self, group_id: str, producer_id: int, *, is_commit: bool) -> None:
+        """End the producer's transaction; the caller tells the coordinator."""
+        kept = self.pending.pop((group_id, producer_id), {})
+        if is_commit and kept:
+            self._known(group_id)
+            self.offsets.setdefault(group_id, {}).update(kept)
+
+    async def pending_partitions(self, group_id: str) -> Collection[TopicIdPartition]:
+        self._fail_read()
+        return {
+            partition
+            for (of_group, _), kept in self.pending.items()
+            for partition in kept
+            if of_group == group_id
+        }
+
     async def delete_offsets(
         self, group_id: str, partitions: Sequence[TopicIdPartition], *, committed_until_ms: int
     ) -> None:
         await self._write("delete_offsets", group_id)
         kept = self.offsets.get(group_id, {})
-        for partition in partitions:
-            if partition in kept and kept[partition].commit_ms <= committed_until_ms:
-                del kept[partition]
+        waiting = [self.pending[key] for key in self.pending if key[0] == group_id]
+        for offsets in (kept, *waiting):
+            for partition in partitions:
+                if partition in offsets and offsets[partition].commit_ms <= committed_until_ms:
+                    del offsets[partition]
         known = self.groups.get(group_id)
         if not kept and known is not None and known.kind == GroupKind.OFFSETS_ONLY:
             del self.groups[group_id]
@@ -71,6 +103,7 @@ class MemoryGroupStore:
         await self._write("delete_group", group_id)
         self.groups.pop(group_id, None)
         self.offsets.pop(group_id, None)
+        self.pending = {key: kept for key, kept in self.pending.items() if key[0] != group_id}
 
     async def group_offsets(
         self, group_id: str, partitions: Sequence[TopicIdPartition] | None

@@ -3,7 +3,8 @@
 - Version 10 (topics by id) is not served.
 - Asks for DESCRIBE on each group, and on each topic. Asked for all topics, it leaves out those that
   may not be described.
-- There are no transactions, so every offset is stable.
+- Where stable offsets are required, a partition of which an open transaction has written an offset
+  is UNSTABLE_OFFSET_COMMIT.
 - A leader epoch above ours (0), which an offset copied from another cluster may have, is answered
   as ours: clients would believe it more than our Metadata.
 """

@@ -339,16 +339,19 @@ class ClassicGroup:
         now: float,
         *,
         knows_member_epochs: bool = True,
+        is_transactional: bool = False,
     ) -> DisklessError | None:
         if generation_id < 0 and self.is_empty:
             return None
         if generation_id < 0 and not member_id and instance_id is None:
+            if is_transactional:
+                return None
             return UnknownMember("the group has members; only they may commit")
         error = self._check(generation_id, member_id, instance_id)
         if error is not None:
             return error
         self._phases.hear(member_id, now)
-        if self.state is GroupState.COMPLETING:
+        if self.state is GroupState.COMPLETING and not is_transactional:
             return RebalanceInProgress("the generation has no assignment yet")
         return None
 

@@ -427,15 +427,21 @@ class ConsumerGroup:
         now: float,
         *,
         knows_member_epochs: bool = True,
+        is_transactional: bool = False,
     ) -> DisklessError | None:
-        """Members commit in their epoch; who has no member epoch, only if there are no members."""
+        """Members commit in their epoch; who has no member epoch, only if there are no members.
+
+        In a transaction anybody commits who does not say that he is a member.
+        """
         if generation_id < 0 and self.is_empty:
+            return None
+        if is_transactional and generation_id < 0 and not member_id and instance_id is None:
             return None
         try:
             member = self._roster.known(member_id, instance_id)
         except DisklessError as error:
             return error
-        if member.classic is None and not knows_member_epochs:
+        if member.classic is None and not knows_member_epochs and not is_transactional:
             return MemberEpochNotSpoken("OffsetCommit of this version has no member epoch")
         if member.classic is not None:
             self._core.hear(member, now)
