@@ -32,8 +32,21 @@ LISTED_AT_ONCE: Final = 1_000
 EPOCH_MAX: Final = 32_766
 """The greatest epoch that a producer is given; the one above it only fences."""
 
+NUMBER_MAX: Final = 2**63 - 1
+"""No transaction has a greater number."""
+
 GROUP_PARTITION: Final = -1
 """Stands for a group where others have the surrogate key or the index of a partition."""
+
+
+class Constant(IntEnum):
+    """Numbers that a metadata log fixes once; the values are stored."""
+
+    ENDED_BELOW = 0
+    """No producer id below it is in a transaction any more: a rebuild of lost metadata has ended
+    them all, and gives no id a second time. What comes late of them is refused."""
+    COORDINATORS = 1
+    """Over how many metadata partitions groups and transactional ids are spread."""
 
 
 class TransactionState(IntEnum):

@@ -86,6 +86,13 @@ def add_rebuild(commands: Commands) -> None:
         "default: %(default)s",
     )
     rebuild.add_argument(
+        "--transactions",
+        choices=("abort", "commit"),
+        default="abort",
+        help="what becomes of transactions of which nobody noted how they ended, the open ones and "
+        "those that ended in the last seconds: the report names them; default: %(default)s",
+    )
+    rebuild.add_argument(
         "--name",
         action="append",
         default=[],
@@ -115,7 +122,11 @@ def _rebuild(options: argparse.Namespace) -> int:
         is_dry_run=options.dry_run,
         force=options.force,
         is_log_in_store=options.metadata_log == "object",
-        options=RebuildOptions(include_orphans=options.orphans == "include", topic_names=names),
+        options=RebuildOptions(
+            include_orphans=options.orphans == "include",
+            commits_open_transactions=options.transactions == "commit",
+            topic_names=names,
+        ),
     )
     with shown_progress() as progress:
         report = rebuild(request, progress=progress)

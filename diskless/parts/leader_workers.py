@@ -9,6 +9,7 @@ from diskless.parts.storage import Storage
 from diskless.topics.noted_facts import NotedFacts
 from metadata.clients.routed_client import RoutedClient
 from metadata.coordinator.coordinator import PartitionCoordinator
+from metadata.coordinator.end_notes import EndNotes
 from metadata.coordinator.metadata_partition import MetadataPartition, Worker
 from metadata.operations import CATALOGUE
 from metadata.workers.catalogue_sweep import CatalogueSweep
@@ -22,6 +23,7 @@ from metadata.workers.row_sweeper import RowSweeper
 from metadata.workers.snapshot_keeper import SnapshotKeeper
 from metadata.workers.tables_sweep import TablesSweep
 from metadata.workers.tier_lag import TierLag
+from wal.coordinates import TopicIdPartition
 
 
 class LeaderWorkers(NamedTuple):
@@ -74,6 +76,7 @@ def leader_workers(
     orphans: OrphanScan | None = None
     others: list[Worker] = [
         coordinator.sink_notes,
+        EndNotes(coordinator.replica, store, clock=clock, rng=rng),
         RowSweeper(coordinator, settings=config.retention),
         ProducerExpiry(
             coordinator,
@@ -99,6 +102,7 @@ def leader_workers(
                 topics=facts.topic,
                 log_began_ms=lambda: coordinator.replica.log_began_ms,
                 steady_ms=lambda: coordinator.steady_ms,
+                rolled_end=partial(_rolled_end, partitions),
                 settings=config.coordinator,
                 rng=rng,
             )
@@ -124,6 +128,11 @@ def leader_workers(
     tier_lag = TierLag(coordinator.replica, coordinator_id=index, clock=clock)
     counting = LeaderWorkers(file_workers, retention, snapshot_keeper, tier_lag, orphans)
     return counting, [file_workers, retention, snapshot_keeper, tier_lag, *others]
+
+
+def _rolled_end(partitions: Sequence[MetadataPartition], partition: TopicIdPartition) -> int | None:
+    ends = (one.replica.rolled_end(partition) for one in partitions)
+    return next((end for end in ends if end is not None), None)
 
 
 async def _coordinator_ids(catalogue: PartitionCoordinator, count: int) -> Sequence[int]:

@@ -41,6 +41,7 @@ from wal.coordinates import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
+    NO_TRANSACTION,
     BatchExtent,
     ObjectKey,
 )
@@ -296,6 +297,7 @@ def _judge(
             producer_epoch=NO_PRODUCER_EPOCH,
             base_sequence=NO_SEQUENCE,
             request_id=0,
+            transaction_number=NO_TRANSACTION,
         )
         judged.append((header, found))
     return judged

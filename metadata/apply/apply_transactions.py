@@ -16,6 +16,7 @@ from metadata.apply.transaction import StateTransaction
 from metadata.records.groups import OffsetsCommittedRecord
 from metadata.records.transactions import (
     ClosedTransactionsExpiredRecord,
+    ConstantFixedRecord,
     EndedPartition,
     TransactionalIdsExpiredRecord,
     TransactionalOffsetsRecord,
@@ -29,6 +30,7 @@ from metadata.records.transactions import (
 from metadata.state.schema import (
     ABORTED_TRANSACTIONS,
     CLOSED_TRANSACTIONS,
+    CONSTANTS,
     MARKERS,
     OPEN_TRANSACTIONS,
     PENDING_OFFSETS,
@@ -130,6 +132,8 @@ def apply_transaction(
             _expire_ids(state, record)
         case ClosedTransactionsExpiredRecord():
             _expire_closed(state, record)
+        case ConstantFixedRecord():
+            _fix(state, record)
 
 
 # -- the transactional id -----------------------------------------------------------------------
@@ -215,6 +219,7 @@ def _end_partitions(state: StateTransaction, record: TransactionEndedRecord) -> 
                 int(record.is_commit),
                 record.coordinator_epoch,
                 record.ended_ms,
+                record.number,
             )
         )
         if ended.first_offset != NO_OFFSET and not record.is_commit:
@@ -287,6 +292,14 @@ def _expire_closed(state: StateTransaction, record: ClosedTransactionsExpiredRec
     for key, checksum in found:
         state.subtract(checksum)
         state.changes.transactions.closed[key] = None
+
+
+def _fix(state: StateTransaction, record: ConstantFixedRecord) -> None:
+    constants = state.changes.transactions.constants
+    if record.name in constants or record.name in state.image.transactions.constants:
+        raise CorruptState(f"a constant is fixed again: {record}")
+    state.driver.execute(CONSTANTS.insert_sql, state.added(CONSTANTS, record.name, record.value))
+    constants[record.name] = record.value
 
 
 # -- groups -------------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 - `coordinator`: what it can be asked; `segment_plans`: what of it is rolled next;
   `rewrites`: what is merged or compacted next
-- `sinks`: the batches of sinks; `sink_notes`: what of them a rebuild must find in the bucket
+- `sinks`: the batches of sinks; `sink_notes`: what of them a rebuild must find in the bucket;
+  `end_notes`: the same of how transactions end
 - `transactions`: of transactional ids, and their ends in partitions and groups
 - `pipeline`: decide, append, apply, answer; `lease`: how long nobody else can lead
 - `metadata_partition`: the role of this process: follow, stand, lead

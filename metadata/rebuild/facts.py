@@ -148,6 +148,8 @@ class RebuildOptions:
     include_orphans: bool = True
     """Whether objects whose commit nobody noted are taken as committed. Without them the newest
     acknowledged records are lost; with them records may appear that were never acknowledged."""
+    commits_open_transactions: bool = False
+    """What becomes of transactions of which nobody noted how they ended: they are aborted."""
     topic_names: Mapping[UUID, str] = field(default_factory=dict)
     """Names of topics, where the bucket has none or another one is wanted."""
     max_commit_age_ms: int = 15 * 60_000

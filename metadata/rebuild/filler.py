@@ -151,6 +151,7 @@ def copied_object(
             extent.producer_epoch,
             extent.base_sequence,
             extent.request_id,
+            transaction_number=extent.transaction_number,
         )
         for extent in extents
     ]

@@ -1,6 +1,6 @@
 """The values of a rebuilt partition that placing, planning and reporting share.
 
-A `Run` is what goes in, a `PartitionLayout` what comes out (metadata/rebuild/placement.py).
+A `Run` is what goes in, a `PartitionLayout` what comes out (metadata/rebuild/placing/placement.py).
 """
 
 from collections.abc import Sequence
@@ -9,6 +9,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from metadata.rebuild.facts import ObjectFacts, SegmentFacts
+from wal.chunks.kept_notes import NotedEnd
 from wal.chunks.object_notes import BatchOutcome, Floor
 from wal.coordinates import BatchExtent, ObjectKey, TopicIdPartition
 
@@ -78,6 +79,18 @@ class SegmentPiece:
     base_offset: int
     next_offset: int
     segment: SegmentFacts
+    ends: Sequence[NotedEnd] = ()
+    """By marker, of the transactions that are open where it begins: it has their markers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkerPiece:
+    """The one offset of a transaction's marker."""
+
+    base_offset: int
+    next_offset: int
+    end: NotedEnd
+    is_noted: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +101,20 @@ class Hole:
     next_offset: int
 
 
-Piece = WalPiece | SegmentPiece | Hole
+FixedPiece = WalPiece | SegmentPiece | MarkerPiece
+Piece = FixedPiece | Hole
+
+
+class EndedHere(NamedTuple):
+    """A transaction that was ended without a note of its end in the partition."""
+
+    producer_id: int
+    number: int
+    first_offset: int
+    marker_offset: int
+    is_commit: bool
+    is_known: bool
+    """Another partition's notes say how it ended."""
 
 
 class Doubt(NamedTuple):
@@ -111,6 +137,7 @@ class PartitionLayout:
     left_out: list[LeftOut] = field(default_factory=list)
     unused_segments: list[SegmentFacts] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
+    ended: Sequence[EndedHere] = ()
 
 
 class Run(NamedTuple):
@@ -144,6 +171,12 @@ def wal_piece(
         batches=batches,
         placing=placing,
     )
+
+
+def marker_piece(end: NotedEnd, *, is_noted: bool = True) -> MarkerPiece:
+    """Where a transaction ended."""
+    offset = end.marker.offset
+    return MarkerPiece(base_offset=offset, next_offset=offset + 1, end=end, is_noted=is_noted)
 
 
 def next_offset(batch: PlacedBatch) -> int:

@@ -5,6 +5,8 @@
   and the commit of the segment. The object of that commit never existed and waits for its deletion;
 - an object is one commit of whatever of it is live. The digest of the request is that which its
   broker would compute, so a broker that recovers its chunk and commits again gets this answer;
+- a marker is the end of a transaction, and a segment that has the marker of one that is open before
+  it is committed in two parts, around it;
 - a hole is a filler (metadata/rebuild/filler.py). Between segments, what is not rolled is an
   outstanding plan, because plans of a partition follow each other.
 
@@ -14,7 +16,7 @@ Everything goes to the coordinator of metadata partition 0. Used by metadata/reb
 """
 
 import random
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 from uuid import UUID
@@ -22,11 +24,18 @@ from uuid import UUID
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.operations import CATALOGUE, WRITE_AHEAD_MULTI_SEGMENT, CommitFile
 from metadata.rebuild.commit_order import CommitStep, in_commit_order
-from metadata.rebuild.facts import ObjectFacts, SegmentFacts
+from metadata.rebuild.committed_batches import (
+    batches_between,
+    batches_of_segment,
+    placed_batch,
+    plain_batch,
+)
+from metadata.rebuild.facts import ObjectFacts
 from metadata.rebuild.filler import NewObject, copied_object, filler_object
 from metadata.rebuild.layout import (
     Hole,
     LeftOut,
+    MarkerPiece,
     PartitionLayout,
     Piece,
     PlacedBatch,
@@ -40,26 +49,27 @@ from metadata.records.file_committed import CommittedBatch, FileCommittedRecord,
 from metadata.records.rewrites import RewriteEndedRecord, RewritePlannedRecord
 from metadata.records.segment_identity import segment_key
 from metadata.records.sinks import SinkCommittedRecord
+from metadata.records.transactions import (
+    ConstantFixedRecord,
+    EndedPartition,
+    TransactionEndedRecord,
+)
 from metadata.rewrites import MERGE
 from metadata.rules.commit_request import check_commit
 from metadata.rules.topics import PRODUCER_ID_BLOCK
 from metadata.sink_operations import Sink, SinkRange
-from metadata.state.producer_state import WINDOW
-from wal.chunks.kept_notes import NotedSink
+from metadata.transaction_operations import NO_OFFSET, Constant
+from wal.chunks.kept_notes import NotedEnd, NotedSink
 from wal.chunks.object_notes import DUPLICATE, REFUSED, BatchOutcome, CommitNote, note_commit
 from wal.clock import Clock
 from wal.coordinates import (
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
-    NO_SEQUENCE,
+    NO_TRANSACTION,
     BatchExtent,
     ByteOffset,
     ObjectKey,
-    Offset,
     TopicIdPartition,
 )
 from wal.errors import Rejected
-from wal.records.record_batch import MAGIC_V2
 from wal.staging.staged_keys import sink_of
 from wal.ulid import mint_ulid, wal_object_key
 
@@ -111,6 +121,10 @@ class LogBuilder:
         self._topic_names: dict[UUID, str] = {}
         self._planned_ends: Mapping[TopicIdPartition, int] = {}
         self._log_starts: Mapping[TopicIdPartition, int] = {}
+        self._starts: dict[TopicIdPartition, int] = {}
+        """The log start offsets, until all pieces are there."""
+        self._open: dict[TopicIdPartition, dict[int, int]] = defaultdict(dict)
+        """The first offsets of open transactions by producer, as the records leave them."""
         self._limits = CoordinatorSettings(commit_batches_max=1_000_000)
 
     def create(self, topics: Sequence[RebuiltTopic]) -> None:
@@ -140,13 +154,15 @@ class LogBuilder:
         blocks = (greatest + 1 + PRODUCER_ID_MARGIN) // PRODUCER_ID_BLOCK + 1
         next_producer_id = blocks * PRODUCER_ID_BLOCK
         self.records.append(records.ProducerIdsAllocatedRecord(next_producer_id=next_producer_id))
+        self.records.append(ConstantFixedRecord(name=Constant.ENDED_BELOW, value=next_producer_id))
         return next_producer_id
 
     def _start(self, layout: PartitionLayout) -> None:
         """Bring the partition's high watermark to where its pieces begin."""
         start = layout.pieces[0].base_offset if layout.pieces else layout.high_watermark
+        self._starts[layout.partition] = start
         if start:
-            self._commit_nothing(layout.partition, [_plain_batch(layout.partition, 0, start)])
+            self._commit_nothing(layout.partition, [plain_batch(layout.partition, 0, start)])
             self.records.append(
                 records.RecordsDeletedRecord(partition=layout.partition, new_log_start_offset=start)
             )
@@ -164,6 +180,8 @@ class LogBuilder:
         self, partition: TopicIdPartition, batches: Sequence[CommittedBatch]
     ) -> None:
         """Commit batches of an object that does not exist, because they are replaced at once."""
+        if not batches:
+            return
         self.records.append(
             FileCommittedRecord(
                 object_key=wal_object_key(self._mint()),
@@ -231,6 +249,8 @@ class LogBuilder:
             return
         if isinstance(piece, Hole):
             self._emit_hole(partition, piece)
+        elif isinstance(piece, MarkerPiece):
+            self._emit_marker(partition, piece.end)
         else:
             assert step.source is not None
             placed = {
@@ -248,7 +268,13 @@ class LogBuilder:
 
     def _emit_segment(self, partition: TopicIdPartition, piece: SegmentPiece) -> None:
         segment = piece.segment
-        self._commit_nothing(partition, _batches_of(segment))
+        start = segment.base_offset
+        batches = batches_of_segment(segment)
+        for end in piece.ends:
+            self._commit_nothing(partition, batches_between(batches, start, end.marker.offset))
+            self._emit_marker(partition, end)
+            start = end.marker.offset + 1
+        self._commit_nothing(partition, batches_between(batches, start, segment.next_offset))
         self.records.append(
             records.SegmentPlannedRecord(
                 partition=partition,
@@ -268,6 +294,27 @@ class LogBuilder:
                 crc32c=segment.crc32c,
                 record_count=segment.record_count,
                 max_timestamp_ms=segment.max_timestamp_ms,
+            )
+        )
+
+    def _emit_marker(self, partition: TopicIdPartition, end: NotedEnd) -> None:
+        marker, number = end
+        opened = self._open[partition]
+        first_offset = opened.pop(marker.producer_id, NO_OFFSET)
+        stable = min(opened.values(), default=marker.offset + 1)
+        ended = EndedPartition(
+            partition, marker.offset, first_offset, max(stable, self._starts[partition])
+        )
+        self.records.append(
+            TransactionEndedRecord(
+                producer_id=marker.producer_id,
+                producer_epoch=marker.producer_epoch,
+                number=number,
+                is_commit=marker.is_commit,
+                coordinator_epoch=marker.coordinator_epoch,
+                ended_ms=marker.timestamp_ms,
+                partitions=[ended],
+                groups=(),
             )
         )
 
@@ -382,6 +429,10 @@ class LogBuilder:
             self._doubt(key, str(error))
             digest = bytes(16)
         committed_ms = max((batch.append_time_ms for batch in placed), default=self._now_ms)
+        for batch in placed:
+            if batch.extent.transaction_number != NO_TRANSACTION:
+                opened = self._open[batch.extent.partition]
+                opened.setdefault(batch.extent.producer_id, batch.base_offset)
         return FileCommittedRecord(
             object_key=key,
             object_format=WRITE_AHEAD_MULTI_SEGMENT,
@@ -389,7 +440,7 @@ class LogBuilder:
             uploader_broker_id=broker_id,
             owner_ids=(CATALOGUE,),
             committed_at_ms=committed_ms,
-            batches=[_committed(batch) for batch in placed],
+            batches=[placed_batch(batch) for batch in placed],
             refused=refused,
             request_digest=digest,
         )
@@ -430,64 +481,3 @@ def _planned_ends(layouts: Sequence[PartitionLayout]) -> Mapping[TopicIdPartitio
         for piece in layout.pieces
         if isinstance(piece, SegmentPiece)
     }
-
-
-def _committed(batch: PlacedBatch) -> CommittedBatch:
-    extent = batch.extent
-    return CommittedBatch(
-        extent.partition,
-        batch.position,
-        MAGIC_V2,
-        extent.byte_offset,
-        extent.length_bytes,
-        Offset(batch.base_offset),
-        Offset(batch.base_offset + extent.record_count - 1),
-        batch.append_time_ms,
-        extent.max_timestamp_ms,
-        extent.timestamp_type,
-        extent.producer_id,
-        extent.producer_epoch,
-        extent.base_sequence,
-        extent.last_sequence,
-    )
-
-
-def _plain_batch(
-    partition: TopicIdPartition, base_offset: int, next_offset: int, time_ms: int = 0
-) -> CommittedBatch:
-    """A batch of one byte and no producer."""
-    return CommittedBatch(
-        partition, 0, MAGIC_V2, ByteOffset(0), 1, Offset(base_offset), Offset(next_offset - 1),
-        time_ms, time_ms, 0, NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_SEQUENCE,
-    )  # fmt: skip
-
-
-def _batches_of(segment: SegmentFacts) -> Sequence[CommittedBatch]:
-    """Batches that leave the producers as the segment's did: of each of them the last few."""
-    kept: dict[int, deque[int]] = defaultdict(lambda: deque(maxlen=WINDOW))
-    for number, batch in enumerate(segment.batches):
-        kept[batch.producer_id].append(number)
-    found: list[CommittedBatch] = []
-    offset = segment.base_offset
-    for number in sorted(number for numbers in kept.values() for number in numbers):
-        batch = segment.batches[number]
-        if batch.base_offset > offset:
-            found.append(
-                _plain_batch(segment.partition, offset, batch.base_offset, segment.stored_ms)
-            )
-        found.append(
-            _plain_batch(
-                segment.partition, batch.base_offset, batch.last_offset + 1, segment.stored_ms
-            )._replace(
-                producer_id=batch.producer_id,
-                producer_epoch=batch.producer_epoch,
-                base_sequence=batch.base_sequence,
-                last_sequence=batch.last_sequence,
-            )
-        )
-        offset = batch.last_offset + 1
-    if offset < segment.next_offset:
-        found.append(
-            _plain_batch(segment.partition, offset, segment.next_offset, segment.stored_ms)
-        )
-    return found

@@ -14,11 +14,13 @@ What a WAL object and a segment must carry so that metadata can be rebuilt, and 
 | that an object was rolled | sources in the segment's footer |
 | which of several segments counts | generation in the segment's footer |
 | what of a staged object was committed, where, and by which batch | notes objects alone |
+| which transaction a batch belongs to | index of the WAL object |
+| how a transaction ended, and where its markers are | notes objects alone |
 
 Topics keep their ids; of several with one name only that with the newest records comes back, for a
-name belongs to one topic at a time (metadata/rebuild/topics.py). metadata/rebuild/placement.py lays
-out each partition, metadata/rebuild/log_builder.py makes records of the layouts. What could not be
-known is the report.
+name belongs to one topic at a time (metadata/rebuild/topics.py).
+metadata/rebuild/placing/placement.py lays out each partition, metadata/rebuild/log_builder.py makes
+records of the layouts. What could not be known is the report.
 """
 
 import random
@@ -33,6 +35,7 @@ from metadata.rebuild.filler import NewObject
 from metadata.rebuild.layout import (
     Doubt,
     LeftOut,
+    MarkerPiece,
     PartitionLayout,
     Run,
     SegmentPiece,
@@ -40,14 +43,21 @@ from metadata.rebuild.layout import (
     Why,
 )
 from metadata.rebuild.log_builder import DRAINED, LogBuilder
-from metadata.rebuild.placement import place_partition
-from metadata.rebuild.report import InferredRun, LeftObject, RebuildReport, RebuiltPartition
+from metadata.rebuild.placing.endings import Decisions
+from metadata.rebuild.placing.placement import place_partition
+from metadata.rebuild.report import (
+    InferredEnd,
+    InferredRun,
+    LeftObject,
+    RebuildReport,
+    RebuiltPartition,
+)
 from metadata.rebuild.topics import FoundTopics, find_topics
 from metadata.records.records import MetadataRecord
 from metadata.records.segment_identity import generation_of
 from metadata.rules.acls import everything_denied
 from metadata.rules.tables import has_table
-from wal.chunks.kept_notes import KeptNotes
+from wal.chunks.kept_notes import KeptNotes, NotedEnd
 from wal.chunks.object_notes import COMMITTED, BatchOutcome, CommitNote, Floor
 from wal.clock import Clock
 from wal.coordinates import ObjectKey, TopicIdPartition
@@ -82,7 +92,12 @@ def plan_rebuild(
         doubts.append(Doubt(subject, problem))
 
     left_out: dict[ObjectKey, dict[int, LeftOut]] = defaultdict(dict)
-    layouts = _layouts(facts, objects, notes, found, options, left_out, doubt)
+    decisions = Decisions(
+        (end for ends in facts.kept.ends.values() for end in ends),
+        commits_unknown=options.commits_open_transactions,
+        now_ms=clock.now_ms(),
+    )
+    layouts = _layouts(facts, objects, notes, found, options, decisions, left_out, doubt)
     builder = LogBuilder(
         objects, left_out, noted=notes.keys(), renamed=found.renamed, doubt=doubt, clock=clock,
         rng=rng,
@@ -110,6 +125,7 @@ def plan_rebuild(
         unreadable=facts.unreadable,
         inferred=inferred,
         inferred_objects=inferred_objects,
+        ended=_ended(layouts, found),
         maybe_uncommitted=[key for key in inferred_objects if minted[ObjectKey(key)] >= young_ms],
         left_out=left,
         unused_segments=[
@@ -125,7 +141,12 @@ def plan_rebuild(
     return RebuildPlan(
         records=builder.records,
         new_objects=builder.new_objects,
-        notes=KeptNotes(commits=tuple(builder.new_notes), floors=_new_floors(facts, layouts)),
+        notes=KeptNotes(
+            commits=tuple(builder.new_notes),
+            floors=_new_floors(facts, layouts),
+            ends=_new_ends(layouts),
+            ended_below=next_producer_id,
+        ),
         report=report,
     )
 
@@ -148,6 +169,21 @@ def _new_floors(
     }
 
 
+def _new_ends(
+    layouts: Sequence[PartitionLayout],
+) -> Mapping[TopicIdPartition, Sequence[NotedEnd]]:
+    """The ends that nobody had noted."""
+    ends = {
+        layout.partition: [
+            piece.end
+            for piece in layout.pieces
+            if isinstance(piece, MarkerPiece) and not piece.is_noted
+        ]
+        for layout in layouts
+    }
+    return {partition: noted for partition, noted in ends.items() if noted}
+
+
 def _notes(kept: KeptNotes, objects: Sequence[ObjectFacts]) -> Mapping[str, CommitNote]:
     """What is noted of each object; an answer counts for more than that one was given up."""
     notes: dict[str, CommitNote] = {}
@@ -165,6 +201,7 @@ def _layouts(
     notes: Mapping[str, CommitNote],
     found: FoundTopics,
     options: RebuildOptions,
+    decisions: Decisions,
     left_out: Mapping[ObjectKey, dict[int, LeftOut]],
     doubt: Callable[[str, str], None],
 ) -> Sequence[PartitionLayout]:
@@ -183,7 +220,11 @@ def _layouts(
     for segment in facts.segments:
         if segment.partition.topic_id in names:
             segments[segment.partition].append(segment)
-    kept = {partition for partition in facts.kept.floors if partition.topic_id in names}
+    kept = {
+        partition
+        for partition in (*facts.kept.floors, *facts.kept.ends)
+        if partition.topic_id in names
+    }
     layouts = []
     for partition in sorted({*runs, *segments, *kept}):
         layout = place_partition(
@@ -191,6 +232,8 @@ def _layouts(
             segments.get(partition, ()),
             runs.get(partition, ()),
             floor=facts.kept.floors.get(partition, _NO_FLOOR),
+            ends=facts.kept.ends.get(partition, ()),
+            decisions=decisions,
             include_orphans=options.include_orphans,
         )
         layouts.append(layout)
@@ -251,6 +294,8 @@ def _greatest_producer_id(facts: BucketFacts) -> int:
         (
             *(extent.producer_id for item in facts.objects for extent in item.extents),
             *(segment.producer_id_max for segment in facts.segments),
+            *(end.marker.producer_id for ends in facts.kept.ends.values() for end in ends),
+            facts.kept.ended_below - 1,
         ),
         default=-1,
     )
@@ -294,6 +339,15 @@ def _inferred(layouts: Sequence[PartitionLayout], found: FoundTopics) -> Sequenc
         for layout in layouts
         for piece in layout.pieces
         if isinstance(piece, WalPiece) and not piece.is_noted
+    ]
+
+
+def _ended(layouts: Sequence[PartitionLayout], found: FoundTopics) -> Sequence[InferredEnd]:
+    names = {topic.topic_id: topic.name for topic in found.topics}
+    return [
+        InferredEnd(names[layout.partition.topic_id], layout.partition.partition, *ended)
+        for layout in layouts
+        for ended in layout.ended
     ]
 
 

@@ -15,6 +15,7 @@ NEVER_KNOWN: Final = (
     " to it: they are given again",
     "the time of append of batches whose commit nobody noted: the time of their upload instead",
     "consumer groups and their offsets",
+    "transactional ids, their producers, and offsets of groups that waited in transactions",
 )
 """What no bucket tells, whatever is in it."""
 
@@ -41,6 +42,21 @@ class InferredRun(NamedTuple):
     base_offset: int
     record_count: int
     why: str
+
+
+class InferredEnd(NamedTuple):
+    """A transaction that was open, or whose end nobody noted for this partition: it is ended."""
+
+    topic: str
+    partition: int
+    producer_id: int
+    number: int
+    first_offset: int
+    marker_offset: int
+    """Of the marker that it has now, behind its last record."""
+    is_commit: bool
+    is_known: bool
+    """Notes of another partition say how it ended."""
 
 
 class LeftObject(NamedTuple):
@@ -70,6 +86,8 @@ class RebuildReport:
     """What was placed although nobody noted its commit: the last objects of a broker's life."""
     inferred_objects: Sequence[str]
     """The objects that these are in."""
+    ended: Sequence[InferredEnd]
+    """The transactions of which no end was noted for a partition."""
     maybe_uncommitted: Sequence[str]
     """Those of them that were young enough to be on their way when everything ended."""
     left_out: Sequence[LeftObject]
@@ -109,6 +127,14 @@ class RebuildReport:
                 f"{key} (perhaps never was)" if key in young else key
                 for key in self.inferred_objects
             ],
+            "transaction without noted end": [
+                f"{end.topic}-{end.partition} {end.first_offset}..{end.marker_offset - 1}, producer"
+                f" {end.producer_id}, transaction {end.number}: "
+                f"{'committed' if end.is_commit else 'aborted'}"
+                f"{', as it ended elsewhere' if end.is_known else ''}, with a marker at"
+                f" {end.marker_offset}"
+                for end in self.ended
+            ],
             "left out": [
                 f"{left.object_key}{'' if left.is_committed else ', not in the metadata'}: "
                 + ", ".join(f"{count} batches: {why}" for why, count in left.reasons.items())
@@ -129,7 +155,7 @@ class RebuildReport:
     def to_json(self) -> dict[str, Any]:
         """For json.dumps."""
         values = asdict(self)
-        for name in ("partitions", "doubts", "unreadable", "left_out", "inferred"):
+        for name in ("partitions", "doubts", "unreadable", "left_out", "inferred", "ended"):
             values[name] = [item._asdict() for item in getattr(self, name)]
         values["is_certain"] = self.is_certain
         values["never_known"] = list(NEVER_KNOWN)

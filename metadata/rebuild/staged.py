@@ -20,7 +20,7 @@ from metadata.rebuild.rebuild import Progress, for_each
 from wal.chunks.kept_notes import KeptNotes, StagedNote, StagedRun
 from wal.chunks.object_notes import DUPLICATE, BatchOutcome, CommitNote, note_commit
 from wal.chunks.wal_object import WalObjectIndex, WalObjectReader
-from wal.coordinates import BatchExtent, ObjectKey
+from wal.coordinates import NO_TRANSACTION, BatchExtent, ObjectKey
 from wal.errors import CorruptObject, ObjectNotFound
 from wal.staging.staged_keys import STAGED_PREFIX, sink_of, staged_key
 from wal.stores.object_store import ObjectStat, ObjectStore
@@ -84,7 +84,9 @@ def _facts(
         offset = run.base_offset
         for position in _positions(stat.key, extents, run):
             extent = extents[position]
-            extents[position] = extent._replace(timestamp_type=run.timestamp_type)
+            extents[position] = extent._replace(
+                timestamp_type=run.timestamp_type, transaction_number=NO_TRANSACTION
+            )
             outcomes[position] = BatchOutcome(
                 offset, run.append_time_ms, min(run.log_start_offset, offset)
             )

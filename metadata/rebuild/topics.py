@@ -124,7 +124,7 @@ def _traces(
         for partition, floor in kept.floors.items()
         if floor.log_start_offset == floor.high_watermark
     )
-    for partition in kept.floors:
+    for partition in (*kept.floors, *kept.ends):
         if partition.topic_id in proven:
             trace(partition.topic_id).has(partition.partition)
     for topic_id, facts in kept.topics.items():

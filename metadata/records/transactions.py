@@ -27,6 +27,10 @@ At the coordinators of its partitions and groups:
                                   Offsets [] as in OffsetsCommitted
     1077 ClosedTransactionsExpired  BeforeMs int64, Limit int32
 
+Once in a log:
+
+    1078 ConstantFixed            Name int32, Value int64
+
 TransactionBegan gives a transactional id its producer, TransactionGrew of the next number begins
 the transaction itself. Where one coordinator is all of them, the records from TransactionDecided to
 TransactionCompleted stand in one batch of the log: all of it happened, or nothing.
@@ -145,6 +149,14 @@ class ClosedTransactionsExpiredRecord:
     limit: Int32
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConstantFixedRecord:
+    """A number that the log has for ever; `name` is a `Constant`."""
+
+    name: Int32
+    value: int
+
+
 TransactionRecord = (
     TransactionBeganRecord
     | TransactionGrewRecord
@@ -154,6 +166,7 @@ TransactionRecord = (
     | TransactionalIdsExpiredRecord
     | TransactionalOffsetsRecord
     | ClosedTransactionsExpiredRecord
+    | ConstantFixedRecord
 )
 
 TRANSACTION_RECORDS: Final[Mapping[int, type[Any]]] = {
@@ -165,4 +178,5 @@ TRANSACTION_RECORDS: Final[Mapping[int, type[Any]]] = {
     1075: TransactionalIdsExpiredRecord,
     1076: TransactionalOffsetsRecord,
     1077: ClosedTransactionsExpiredRecord,
+    1078: ConstantFixedRecord,
 }

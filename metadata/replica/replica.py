@@ -347,6 +347,16 @@ class Replica:
         state = self.image.partitions.get(partition)
         return () if state is None else [*self.image.transactions.open_of(state.id).values()]
 
+    def rolled_end(self, partition: TopicIdPartition) -> int | None:
+        """Below it, everything is in segments or was deleted; None: no such partition."""
+        state = self.image.partitions.get(partition)
+        if state is None:
+            return None
+        planned = [
+            plan.base_offset for plan in self.image.plans.values() if plan.partition == partition
+        ]
+        return max(min(planned, default=state.planned_end_offset), state.log_start_offset)
+
     async def find_batches(
         self,
         requests: Sequence[ops.FindBatches],

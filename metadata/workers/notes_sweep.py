@@ -1,9 +1,10 @@
 """Keeps the notes objects few: merges them, and drops what nobody can need any more.
 
 The deletion of WAL objects adds notes objects (metadata/workers/note_keeper.py), and so does each
-commit of a sink (metadata/coordinator/sink_notes.py). A kept note is of use as long as the object
-that it is about exists, a floor as long as its topic does, the last batch of a sink until the next
-one is noted, or the sink has expired. This worker
+commit of a sink (metadata/coordinator/sink_notes.py), and every few seconds in which transactions
+end (metadata/coordinator/end_notes.py). A kept note is of use as long as the object that it is
+about exists, a floor as long as its topic does, the last batch of a sink until the next one is
+noted or the sink has expired, the end of a transaction until a segment has its marker. This worker
 reads them, asks the store which of the noted objects are still there, writes what is left of
 several objects into one, and only then deletes those. So the number of notes is bounded by that of
 the objects in the bucket, and what is stored by a few objects more.
@@ -47,7 +48,7 @@ from wal.chunks.kept_notes import (
 )
 from wal.chunks.object_notes import CommitNote, TopicLookup
 from wal.clock import Sleep
-from wal.coordinates import ObjectKey
+from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.errors import CorruptObject, ObjectNotFound
 from wal.failpoint import failpoint
 from wal.staging.staged_keys import staged_key
@@ -70,6 +71,10 @@ BACKOFF_MAX_S: Final = 300.0
 _logger = logging.getLogger(__name__)
 
 
+def _not_known(partition: TopicIdPartition) -> int | None:
+    return None
+
+
 @dataclass(slots=True)
 class _Group:
     """Notes objects that become one."""
@@ -88,18 +93,21 @@ class NotesSweep:
         topics: TopicLookup,
         log_began_ms: Callable[[], int | None],
         steady_ms: Callable[[], int],
+        rolled_end: Callable[[TopicIdPartition], int | None] = _not_known,
         settings: CoordinatorSettings,
         rng: random.Random,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         """`log_began_ms`: when the metadata log got its first record; None for an empty log.
 
-        `steady_ms`: the time by which sinks expire.
+        `steady_ms`: the time by which sinks expire. `rolled_end`: below it, everything of a
+        partition is in segments or deleted; None: of no partition that is known.
         """
         self._store = store
         self._topics = topics
         self._log_began_ms = log_began_ms
         self._steady_ms = steady_ms
+        self._rolled_end = rolled_end
         self._settings = settings
         self._rng = rng
         self._sleep = sleep
@@ -205,7 +213,13 @@ class NotesSweep:
             if partition.topic_id in topics
         }
         sinks = tuple(sink for sink in notes.sinks if sink.committed_at_ms >= expired_ms)
-        return KeptNotes(topics, commits, floors, staged, sinks)
+        ends = {
+            partition: tuple(end for end in noted if end.marker.offset >= rolled_end)
+            for partition, noted in notes.ends.items()
+            if (rolled_end := self._rolled_end(partition)) is not None
+        }
+        ends = {partition: left for partition, left in ends.items() if left}
+        return KeptNotes(topics, commits, floors, staged, sinks, ends, notes.ended_below)
 
 
 def _key_of(note: CommitNote | StagedNote) -> ObjectKey:

@@ -33,6 +33,7 @@ from wal.chunks import object_notes
 from wal.chunks.kept_notes import (
     HEAD_BYTES,
     KeptNotes,
+    NotedEnd,
     NotedSink,
     StagedNote,
     StagedRun,
@@ -41,6 +42,7 @@ from wal.chunks.kept_notes import (
 )
 from wal.clock import SystemClock
 from wal.coordinates import ByteOffset, ObjectKey, Offset, TopicIdPartition
+from wal.records.marker_batches import Marker
 from wal.ulid import encode_ulid, mint_ulid, wal_object_key
 from wal.wire.fields import FieldReader
 
@@ -451,6 +453,10 @@ RECORDS: Final[dict[str, tuple[records.MetadataRecord, dict[str, Any]]]] = {
         control.ProducersExpiredRecord(before_ms=1, limit=2),
         {"BeforeMs": 1, "Limit": 2},
     ),
+    "1078 ConstantFixed": (
+        transaction_records.ConstantFixedRecord(name=1, value=4),
+        {"Name": 1, "Value": 4},
+    ),
     "1010 NoOp": (control.NoOpRecord(leader_epoch=1), {"LeaderEpoch": 1}),
     "1011 BrokerRegistered": (
         control.BrokerRegisteredRecord(
@@ -840,6 +846,12 @@ KEPT_NOTES: Final = KeptNotes(
             "s", "User:u", 4, bytes(16), 1_700_000_000_000, [(TopicIdPartition(TOPIC, 3), 20, 26)]
         )
     ],
+    ends={
+        TopicIdPartition(TOPIC, 3): [
+            NotedEnd(Marker(27, 1_000, 2, True, 3, 1_700_000_000_000), 5),
+        ]
+    },
+    ended_below=2_000,
 )
 
 

@@ -28,6 +28,7 @@ from metadata.records.records import (
     TopicConfigsRecord,
 )
 from metadata.records.segment_identity import segment_key
+from metadata.records.transactions import ConstantFixedRecord, TransactionEndedRecord
 from metadata.state.producer_state import ProducerBatch, ProducerWindow, check_sequence, with_batch
 from wal.chunks import object_notes
 from wal.clock import ManualClock
@@ -368,6 +369,15 @@ class History:
 # --- reading records back -------------------------------------------------------------------------
 
 
+class Ended(NamedTuple):
+    """A transaction's end."""
+
+    producer_id: int
+    number: int
+    is_commit: bool
+    first_offset: int
+
+
 @dataclass(slots=True)
 class RebuiltLog:
     """One partition as the records make it."""
@@ -378,6 +388,8 @@ class RebuiltLog:
     batches: dict[int, tuple[int, Batch]] = field(default_factory=dict)
     """By base offset: (next offset, where it is)."""
     segments: dict[int, tuple[int, ObjectKey]] = field(default_factory=dict)
+    ends: dict[int, Ended] = field(default_factory=dict)
+    """By the offset of the marker."""
 
 
 @dataclass(slots=True)
@@ -431,6 +443,15 @@ def replayed(records: Iterable[MetadataRecord]) -> RebuiltState:
                 assert (record.rule.principal, record.rule.permission) == ("User:*", 2)
             case ProducerIdsAllocatedRecord():
                 state.next_producer_id = record.next_producer_id
+            case ConstantFixedRecord():
+                assert (record.name, record.value) == (0, state.next_producer_id)
+            case TransactionEndedRecord(partitions=[ended]):
+                log = state.partitions[ended.partition]
+                assert ended.marker_offset == log.high_watermark
+                log.high_watermark += 1
+                log.ends[ended.marker_offset] = Ended(
+                    record.producer_id, record.number, record.is_commit, ended.first_offset
+                )
             case _:
                 raise AssertionError(record)
     return state

@@ -25,7 +25,7 @@ from tiering_samples import SampleBatch, SampleRecord
 from diskless.cli import rebuild
 from metadata.operations import CommitFile
 from metadata.rebuild.facts import SegmentFacts
-from metadata.rebuild.fixed import FixedLog
+from metadata.rebuild.placing.fixed import FixedLog
 from metadata.rebuild.staged import StagedFacts
 from metadata.rewrites import RewritePlan
 from metadata.sink_operations import SinkCommit

@@ -308,9 +308,9 @@ class ChunkWriter:
                     header.producer_epoch,
                     timestamp_type,
                     request_id,
+                    number,
                     header.partition_leader_epoch,
                     ROW_ZEROS,
-                    number,
                 )
             )
             offset += length

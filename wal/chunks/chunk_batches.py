@@ -7,9 +7,8 @@ asked for, and can be made of such.
 
     row, 88 bytes, all integers big-endian
      0  as an index entry of the WAL object (wal/chunks/wal_object.py), byte offset in .data
-    72  leader epoch  i32  of the batch's header; tells the head of the batch with what is above
-    76  zeros         4s
-    80  transaction   i64  its number; -1 for a batch of none. The object does not tell it
+    80  leader epoch  i32  of the batch's header; tells the head of the batch with what is above
+    84  zeros         4s
 
 The *head* of a batch is its first 21 bytes, which its own CRC leaves out: base offset, which is 0,
 length, leader epoch, magic and the CRC. A row knows them all, so a flipped bit there is found too.
@@ -33,18 +32,18 @@ from wal.private_copy import BLOCK_BYTES, aligned_buffer
 from wal.records.crc_columns import crc32c_of_pieces, crc32c_of_rows
 from wal.records.record_batch import CRC_START, LENGTH_PREFIX_BYTES, MAGIC_V2
 
-INDEX_ENTRY: Final = struct.Struct(">16siQIiIqqihBxq")
-assert INDEX_ENTRY.size == 72
-BATCH_ROW: Final = struct.Struct(INDEX_ENTRY.format + "i4sq")
+INDEX_ENTRY: Final = struct.Struct(">16siQIiIqqihBxqq")
+assert INDEX_ENTRY.size == 80
+BATCH_ROW: Final = struct.Struct(INDEX_ENTRY.format + "i4s")
 assert BATCH_ROW.size == 88
 ROW_ZEROS: Final = bytes(4)
 
 _ENTRY_FIELDS: Final = (
     "topic_id partition byte_offset length_bytes record_count crc max_timestamp_ms producer_id"
-    " base_sequence producer_epoch timestamp_type request_id"
+    " base_sequence producer_epoch timestamp_type request_id transaction_number"
 )
 INDEX_ROW: Final = row_type(INDEX_ENTRY, _ENTRY_FIELDS)
-_ROW: Final = row_type(BATCH_ROW, f"{_ENTRY_FIELDS} leader_epoch zeros transaction_number")
+_ROW: Final = row_type(BATCH_ROW, f"{_ENTRY_FIELDS} leader_epoch zeros")
 
 _ROW_BYTES: Final = np.dtype(f"V{BATCH_ROW.size}")
 
@@ -126,9 +125,9 @@ class ChunkBatches(Columns[ChunkEntry]):
                 entry.producer_epoch,
                 entry.timestamp_type,
                 entry.request_id,
+                entry.transaction_number,
                 entry.leader_epoch,
                 ROW_ZEROS,
-                entry.transaction_number,
             )
             for entry in entries
         ]

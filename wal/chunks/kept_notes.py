@@ -4,7 +4,9 @@ The note that tells an object's offsets is carried by a later object of the same
 (wal/chunks/object_notes.py), and that may be deleted first. The deletion of a WAL object first
 writes what it says of objects that stay into a notes object (`metadata.workers.note_keeper`). No
 object carries notes about those that sinks stage: a coordinator writes what it committed of them
-into a notes object before it answers (`metadata.coordinator.sink_notes`). A rebuild reads them all.
+into a notes object before it answers (`metadata.coordinator.sink_notes`). Nor does any say how
+transactions ended, which a coordinator notes every few seconds (`metadata.workers.end_notes`). A
+rebuild reads them all.
 
     byte 0   magic    8s   "DLSNOTES"
     8        version  u16  1
@@ -22,15 +24,20 @@ into a notes object before it answers (`metadata.coordinator.sink_notes`). A reb
              uvarint count, sinks: string sink id; string principal; batch id i64; digest 16s; time
                       of the commit i64; uvarint count, ranges: topic id 16s; uvarint partition;
                       uvarint base offset; uvarint records
+             uvarint count, partitions with ends of transactions: topic id 16s; uvarint partition;
+                      uvarint count, ends, by marker: uvarint offset of the marker - the previous
+                      one; uvarint producer id; uvarint number of the transaction; producer epoch
+                      i16; u8 1: committed; coordinator epoch i32; time i64
+             uvarint producer id: of no producer below it is a transaction open
 
-All integers big-endian. A *staged object* is in the notes because of its commit, so it is proof of
-that, and of the place of each of its runs, which are batches back to back. A *sink* is noted with
-its last batch. A *topic* is kept because segments do not say how it is configured, and its
-last WAL object may be the one that goes. A *floor* is kept where nothing else tells it any more: of
-a partition that has no records left, or of which a rebuild left segments below the log start alone.
-A floor at its high watermark is proof of a topic, what is kept otherwise is not: it may have been
-deleted. Two objects may say the same; what they say never contradicts, but for the configuration of
-topics, where the later one counts.
+All integers big-endian. An *end* is noted as long as its marker is in no segment. A *staged object*
+is in the notes because of its commit, so it is proof of that, and of the place of each of its runs,
+which are batches back to back. A *sink* is noted with its last batch. A *topic* is kept because
+segments do not say how it is configured, and its last WAL object may be the one that goes. A
+*floor* is kept where nothing else tells it any more: of a partition that has no records left, or of
+which a rebuild left segments below the log start alone. A floor at its high watermark is proof of a
+topic, what is kept otherwise is not: it may have been deleted. Two objects may say the same; what
+they say never contradicts, but for the configuration of topics, where the later one counts.
 
 Failure cases: CorruptObject for bytes that are no such object.
 """
@@ -55,6 +62,7 @@ from wal.chunks.object_notes import (
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.crc import crc32c
 from wal.errors import CorruptObject
+from wal.records.marker_batches import Marker
 from wal.ulid import minted_ms
 from wal.wire.fields import FieldReader, sized_string, uvarint
 
@@ -74,6 +82,9 @@ _DIGEST_BYTES: Final = 16
 _SINK_BATCH: Final = struct.Struct(f">q{_DIGEST_BYTES}sq")
 _SINK_BYTES_MIN: Final = _SINK_BATCH.size + 3
 _RANGE_BYTES_MIN: Final = _ID_BYTES + 3
+_END: Final = struct.Struct(">hBiq")
+_END_BYTES_MIN: Final = _END.size + 3
+_ENDS_BYTES_MIN: Final = _ID_BYTES + 2
 
 
 class StagedRun(NamedTuple):
@@ -115,6 +126,14 @@ class NotedSink(NamedTuple):
         return (self.committed_at_ms, self.batch_id) > (other.committed_at_ms, other.batch_id)
 
 
+class NotedEnd(NamedTuple):
+    """How a transaction ended in a partition, and where."""
+
+    marker: Marker
+    number: int
+    """Of the transaction."""
+
+
 class KeptNotes(NamedTuple):
     """What one notes object holds, or several of them together."""
 
@@ -123,6 +142,10 @@ class KeptNotes(NamedTuple):
     floors: Mapping[TopicIdPartition, Floor] = {}
     staged: Sequence[StagedNote] = ()
     sinks: Sequence[NotedSink] = ()
+    ends: Mapping[TopicIdPartition, Sequence[NotedEnd]] = {}
+    """By partition, in the order of their markers."""
+    ended_below: int = 0
+    """No transaction of a producer below it is open: a rebuild has ended them all."""
 
     @property
     def is_empty(self) -> bool:
@@ -156,7 +179,13 @@ def merged(parts: Iterable[KeptNotes]) -> KeptNotes:
     topics: dict[UUID, TopicFacts] = {}
     commits: dict[str, CommitNote] = {}
     floors: dict[TopicIdPartition, Floor] = {}
+    ends: dict[TopicIdPartition, dict[int, NotedEnd]] = {}
+    ended_below = 0
     for part in parts:
+        ended_below = max(ended_below, part.ended_below)
+        for partition, noted_ends in part.ends.items():
+            by_offset = ends.setdefault(partition, {})
+            by_offset.update((end.marker.offset, end) for end in noted_ends)
         topics.update(part.topics)
         for note in part.commits:
             if note.outcome == COMMITTED or note.ulid not in commits:
@@ -179,6 +208,11 @@ def merged(parts: Iterable[KeptNotes]) -> KeptNotes:
         floors,
         tuple(StagedNote(*named, tuple(runs.values())) for named, runs in staged.items()),
         tuple(sinks.values()),
+        {
+            partition: tuple(by_offset[offset] for offset in sorted(by_offset))
+            for partition, by_offset in ends.items()
+        },
+        ended_below,
     )
 
 
@@ -217,6 +251,19 @@ def encode_kept_notes(notes: KeptNotes) -> bytes:
                 uvarint(base_offset, 64),
                 uvarint(last_offset - base_offset + 1, 64),
             )
+    parts.append(uvarint(len(notes.ends)))
+    for partition, ends in sorted(notes.ends.items()):
+        parts += (*_place(partition), uvarint(len(ends)))
+        previous = 0
+        for (offset, producer_id, *rest), number in ends:
+            parts += (
+                uvarint(offset - previous, 64),
+                uvarint(producer_id, 64),
+                uvarint(number, 64),
+                _END.pack(*rest),
+            )
+            previous = offset
+    parts.append(uvarint(notes.ended_below, 64))
     content = b"".join(parts)
     return HEAD.pack(MAGIC, FORMAT_VERSION, b"\0\0", crc32c(content)) + content
 
@@ -245,8 +292,13 @@ def decode_kept_notes(data: bytes, name: str) -> KeptNotes:
         floors[partition] = Floor(high_watermark, high_watermark - reader.uvarint(64))
     staged = tuple(_read_staged(reader) for _ in range(reader.count(_STAGED_BYTES_MIN)))
     sinks = tuple(_read_sink(reader) for _ in range(reader.count(_SINK_BYTES_MIN)))
+    ends: dict[TopicIdPartition, Sequence[NotedEnd]] = {}
+    for _ in range(reader.count(_ENDS_BYTES_MIN)):
+        partition = _read_place(reader)
+        ends[partition] = _read_ends(reader)
+    ended_below = reader.uvarint(64)
     reader.finish()
-    return KeptNotes(topics, commits, floors, staged, sinks)
+    return KeptNotes(topics, commits, floors, staged, sinks, ends, ended_below)
 
 
 def _read_staged(reader: FieldReader) -> StagedNote:
@@ -270,6 +322,17 @@ def _read_sink(reader: FieldReader) -> NotedSink:
         partition, base_offset = _read_place(reader), reader.uvarint(64)
         ranges.append((partition, base_offset, base_offset + reader.uvarint(64) - 1))
     return NotedSink(sink_id, principal, batch_id, digest, committed_at_ms, tuple(ranges))
+
+
+def _read_ends(reader: FieldReader) -> Sequence[NotedEnd]:
+    ends = []
+    offset = 0
+    for _ in range(reader.count(_END_BYTES_MIN)):
+        offset += reader.uvarint(64)
+        producer_id, number = reader.uvarint(64), reader.uvarint(64)
+        epoch, is_commit, *rest = _END.unpack(reader.raw(_END.size))
+        ends.append(NotedEnd(Marker(offset, producer_id, epoch, bool(is_commit), *rest), number))
+    return tuple(ends)
 
 
 def _place(partition: TopicIdPartition) -> tuple[bytes, bytes]:

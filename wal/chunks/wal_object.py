@@ -6,7 +6,7 @@ Fetches do not come here: the coordinator knows every batch's place.
 
     byte 0          header, 64 bytes
     64              batches, sorted by (topic id, partition), in arrival order within a partition
-    footer offset   index entries, 72 bytes each, one per batch, in the order of the batches
+    footer offset   index entries, 80 bytes each, one per batch, in the order of the batches
                     notes, of any length (wal/chunks/object_notes.py)
     end - 32        trailer, 32 bytes
 
@@ -27,7 +27,8 @@ trailer. Objects live as long as their batches do, so every released version sta
     trailer                                  62  time type      u8   0 create, 1 log append
      0  footer offset   u64                  63  zero           u8
      8  entries         u32                  64  request id     i64
-    12  footer CRC      u32  over all entries and the notes
+    12  footer CRC      u32  over all        72  transaction    i64  its number; -1: of none
+                             entries, notes
     16  version         u16  1
     18  zeros           2s
     20  CRC             u32  over bytes 0 .. 19
@@ -68,7 +69,7 @@ from wal.chunks.chunk_batches import (
 )
 from wal.chunks.object_notes import NO_NOTES, ObjectNotes, decode_notes
 from wal.columns import Int64s
-from wal.coordinates import NO_TRANSACTION, BatchExtent, ObjectKey, TopicIdPartition
+from wal.coordinates import BatchExtent, ObjectKey, TopicIdPartition
 from wal.crc import Buffer, crc32c
 from wal.errors import CorruptBatch, CorruptObject
 from wal.records.record_batch import MAGIC_V2, parse_header, verify_crc
@@ -271,9 +272,7 @@ def read_footer(tail: Buffer, object_bytes: int, name: str) -> Sequence[BatchExt
     footer_offset, count, crc, _, _ = TRAILER.unpack_from(view, length - TRAILER_BYTES)
     if crc32c(view[: length - TRAILER_BYTES]) != crc:
         raise CorruptObject(f"{name}: footer at byte {footer_offset} fails its CRC")
-    # Which transaction a batch belongs to is between its broker and the coordinator.
-    none = np.full(count, NO_TRANSACTION, np.int64)
-    extents = BatchExtents.of_rows(np.frombuffer(view, INDEX_ROW, count), transaction_number=none)
+    extents = BatchExtents.of_rows(np.frombuffer(view, INDEX_ROW, count))
     ends = OBJECT_HEADER_BYTES + np.cumsum(extents.length_bytes)
     elsewhere = np.flatnonzero(extents.byte_offset != ends - extents.length_bytes)
     if len(elsewhere):

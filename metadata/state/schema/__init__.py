@@ -49,6 +49,7 @@ from metadata.state.schema.tables import unpack_owners as unpack_owners
 from metadata.state.schema.tables import unpack_ranges as unpack_ranges
 from metadata.state.schema.transactions import ABORTED_TRANSACTIONS as ABORTED_TRANSACTIONS
 from metadata.state.schema.transactions import CLOSED_TRANSACTIONS as CLOSED_TRANSACTIONS
+from metadata.state.schema.transactions import CONSTANTS as CONSTANTS
 from metadata.state.schema.transactions import MARKERS as MARKERS
 from metadata.state.schema.transactions import OF_PARTITIONS as OF_PARTITIONS
 from metadata.state.schema.transactions import OPEN_TRANSACTIONS as OPEN_TRANSACTIONS

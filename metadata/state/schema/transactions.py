@@ -9,6 +9,7 @@
 | markers              | (partition, offset): a control batch, which has no bytes anywhere else |
 | aborted_transactions | (partition, marker offset): an aborted transaction that had data there |
 | pending_offsets      | (group, producer id, partition): an offset that waits for the end |
+| constants            | number that is fixed once: a `Constant` |
 
 The first two are the business of the transactional id's coordinator, the others that of the
 coordinators of partitions and groups. A group stands in `closed_transactions` under its name, with
@@ -77,6 +78,7 @@ MARKERS: Final = StateTable(
         "is_commit",
         "coordinator_epoch",
         "timestamp_ms",
+        "number",
     ],
     key=["partition", "offset"],
 )
@@ -94,6 +96,7 @@ PENDING_OFFSETS: Final = StateTable(
     key=["producer_id", "partition", "group_id", "topic_id"],
 )
 Index("pending_by_group", PENDING_OFFSETS.table.c.group_id)
+CONSTANTS: Final = StateTable(43, "constants", ["name", "value"], key=["name"])
 
 TRANSACTION_TABLES: Final = (
     TRANSACTIONS,
@@ -103,6 +106,7 @@ TRANSACTION_TABLES: Final = (
     MARKERS,
     ABORTED_TRANSACTIONS,
     PENDING_OFFSETS,
+    CONSTANTS,
 )
 OF_PARTITIONS: Final = (
     OPEN_TRANSACTIONS,

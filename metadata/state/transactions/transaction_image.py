@@ -37,6 +37,7 @@ class TransactionChanges:
     ids: dict[str, Transaction | None] = field(default_factory=dict)
     open: dict[ProducerKey, OpenTransaction | None] = field(default_factory=dict)
     closed: dict[ClosedKey, ClosedTransaction | None] = field(default_factory=dict)
+    constants: dict[int, int] = field(default_factory=dict)
     groups: set[str] = field(default_factory=set)
     """Groups whose committed offsets an end has changed."""
 
@@ -49,6 +50,8 @@ class TransactionImage:
         self.ids: dict[str, Transaction] = {}
         """By transactional id."""
         self.closed: dict[ClosedKey, ClosedTransaction] = {}
+        self.constants: dict[int, int] = {}
+        """By `Constant`, what is fixed."""
         self._open: dict[int, dict[int, OpenTransaction]] = {}
 
     @property
@@ -72,6 +75,7 @@ class TransactionImage:
                 self.ids.pop(transactional_id, None)
             else:
                 self.ids[transactional_id] = transaction
+        self.constants.update(changes.constants)
         for key, opened in changes.open.items():
             # One that ended and began again in one transaction moves behind the others.
             of_partition = self._open.get(key[0], {})
@@ -112,6 +116,8 @@ def load_transactions(
                 groups.get(key, {}),
             )
         )
+    for name, value, _ in rows(schema.CONSTANTS):
+        image.constants[name] = value
     # In the order of their first offsets.
     for *opened, _ in sorted(rows(schema.OPEN_TRANSACTIONS)):
         image.add_open(OpenTransaction(*opened))

@@ -1,5 +1,7 @@
 """What readers are shown of ended transactions: markers, and what is aborted of a range.
 
+And what is noted of them in the bucket (metadata/coordinator/end_notes.py).
+
 Both are asked in the read transaction that gives the rows of batches, so an answer never combines
 two states. A partition that never saw a transaction is not asked about: its row says so.
 """
@@ -15,6 +17,7 @@ from metadata.state import schema
 from metadata.state.image import PartitionState
 from metadata.state.schema.state_table import stored_rows
 from metadata.state.state import checked_row
+from wal.chunks.kept_notes import NotedEnd
 from wal.records.marker_batches import Marker
 
 _PAGE_ROWS: Final = 64
@@ -32,6 +35,16 @@ _ABORTED_FROM: Final = schema.compiled(
         schema.ABORTED_TRANSACTIONS.table.c.marker_offset >= 0,
     )
     .order_by(schema.ABORTED_TRANSACTIONS.table.c.marker_offset)
+    .limit(_PAGE_ROWS)
+)
+_ENDS_FROM: Final = schema.compiled(
+    select(schema.MARKERS.table)
+    .where(
+        schema.MARKERS.table.c.partition == 0,
+        schema.MARKERS.table.c.offset >= 0,
+        schema.MARKERS.table.c.offset <= 0,
+    )
+    .order_by(schema.MARKERS.table.c.offset)
     .limit(_PAGE_ROWS)
 )
 
@@ -76,6 +89,16 @@ def _marker(row: Sequence[Any]) -> Marker:
     values = checked_row(schema.MARKERS, row)
     _, offset, producer_id, epoch, is_commit, coordinator_epoch, timestamp_ms = values[:7]
     return Marker(offset, producer_id, epoch, is_commit == 1, coordinator_epoch, timestamp_ms)
+
+
+def ends_from(
+    connection: Connection, partition_id: int, first: int, last: int, limit: int
+) -> Sequence[NotedEnd]:
+    """The first `limit` ends with markers within `first` .. `last`. Raises CorruptState."""
+    return [
+        NotedEnd(_marker(row), row[7])
+        for row in stored_rows(connection, _ENDS_FROM, (partition_id, first, last, limit, 0))
+    ]
 
 
 def aborted_within(

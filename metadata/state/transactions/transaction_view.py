@@ -15,11 +15,15 @@ from metadata.state.transactions.transaction_image import (
 )
 from metadata.transaction_operations import (
     NO_OFFSET,
+    NUMBER_MAX,
     ClosedKey,
     ClosedTransaction,
+    Constant,
     OpenTransaction,
     Transaction,
 )
+
+_ALL_ENDED: Final = ClosedTransaction(number=NUMBER_MAX, producer_epoch=0)
 
 
 class TransactionView:
@@ -107,7 +111,12 @@ class TransactionView:
         }
 
     def closed(self, key: ClosedKey) -> ClosedTransaction | None:
-        """The last transaction that `key` ended; None: it ended none. `key` must be known."""
+        """The last transaction that `key` ended; None: it ended none. `key` must be known.
+
+        Of a producer from before the metadata were lost, all have ended.
+        """
+        if key.producer_id < self._image.constants.get(Constant.ENDED_BELOW, 0):
+            return _ALL_ENDED
         found = self._closed.get(key)
         if not isinstance(found, Absent):
             return found

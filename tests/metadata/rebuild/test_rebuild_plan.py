@@ -21,7 +21,7 @@ from metadata.metadata_settings import CoordinatorSettings
 from metadata.operations import CommitFile
 from metadata.rebuild.facts import BucketFacts, RebuildOptions
 from metadata.rebuild.filler import FILLER_RECORDS_MAX, filler_batches
-from metadata.rebuild.placement import HOLE_RECORDS_MAX
+from metadata.rebuild.placing.placement import HOLE_RECORDS_MAX
 from metadata.rebuild.plan import RebuildPlan, plan_rebuild
 from metadata.rebuild.rebuild import check_rebuilt, write_metadata
 from metadata.records.file_committed import FileCommittedRecord

@@ -356,6 +356,10 @@ GOLDEN: list[tuple[MetadataRecord, str]] = [
         transactions.ClosedTransactionsExpiredRecord(before_ms=1, limit=2),
         "01 b508 00 0000000000000001 0000000200",
     ),
+    (
+        transactions.ConstantFixedRecord(name=1, value=4),
+        "01 b608 00 00000001 000000000000000400",
+    ),
 ]
 GOLDEN_IDS = [type(record).__name__ for record, _ in GOLDEN]
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from wal.chunks.kept_notes import (
     KeptNotes,
+    NotedEnd,
     NotedSink,
     StagedNote,
     StagedRun,
@@ -21,6 +22,7 @@ from wal.chunks.kept_notes import (
 from wal.chunks.object_notes import GIVEN_UP, CommitNote, Floor, NotedRun, TopicFacts
 from wal.coordinates import TopicIdPartition
 from wal.errors import CorruptObject
+from wal.records.marker_batches import Marker
 from wal.ulid import encode_ulid
 
 TOPIC = UUID(int=0xA)
@@ -30,8 +32,18 @@ GIVEN = CommitNote(encode_ulid(7), outcome=GIVEN_UP)
 RUN = StagedRun(PLACE, 64, 300, 20, 7, 1, 1_700_000_000_000, -1, 2)
 STAGED = StagedNote("s", encode_ulid(9), (RUN, RUN._replace(byte_offset=364, base_offset=27)))
 SINK = NotedSink("s", "User:u", 4, bytes(range(16)), 1_000, ((PLACE, 20, 33),))
+ENDS = (
+    NotedEnd(Marker(20, 1_000, 2, False, 0, 1_700_000_000_000), 4),
+    NotedEnd(Marker(27, 1_000, 2, True, 3, 1_700_000_000_001), 5),
+)
 NOTES = KeptNotes(
-    {TOPIC: TopicFacts("flights", 6)}, (COMMITTED,), {PLACE: Floor(90, 90)}, (STAGED,), (SINK,)
+    {TOPIC: TopicFacts("flights", 6)},
+    (COMMITTED,),
+    {PLACE: Floor(90, 90)},
+    (STAGED,),
+    (SINK,),
+    {PLACE: ENDS},
+    1_000_000,
 )
 
 _floors = st.dictionaries(
@@ -57,6 +69,8 @@ def test_notes_are_read_back_as_they_were_written(
         floors,
         (STAGED,) * commits,
         (SINK,) * commits,
+        {PLACE: ENDS[:commits]} if commits else {},
+        commits,
     )
     assert decode_kept_notes(encode_kept_notes(notes), "x") == notes
 
@@ -109,3 +123,8 @@ def test_the_runs_of_a_staged_object_add_up_and_the_last_batch_of_a_sink_counts(
         KeptNotes(staged=(second,), sinks=(SINK,)),
     ]
     assert merged(parts) == KeptNotes(staged=(STAGED,), sinks=(expired,))
+
+
+def test_ends_of_transactions_add_up() -> None:
+    parts = [KeptNotes(ends={PLACE: ENDS[1:]}, ended_below=7), KeptNotes(ends={PLACE: ENDS})]
+    assert merged(parts) == KeptNotes(ends={PLACE: ENDS}, ended_below=7)

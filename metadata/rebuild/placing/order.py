@@ -6,16 +6,16 @@ object was stored first: an object is committed just after it is stored, and a b
 order, so the latest of its objects up to this one counts. Batches that are there already are left
 out on the way.
 
-Called by metadata/rebuild/placement.py.
+Called by metadata/rebuild/placing/placement.py.
 """
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from metadata.rebuild.fixed import FixedLog
-from metadata.rebuild.gaps import Waiting, follows, is_next
 from metadata.rebuild.layout import Why
+from metadata.rebuild.placing.fixed import FixedLog
+from metadata.rebuild.placing.gaps import Waiting, follows, is_next
 from metadata.state.producer_state import next_sequence
 
 

@@ -4,23 +4,23 @@ Offsets are dense, so a gap was full; what filled it is still there, unless an o
 gap takes the runs that fill it exactly: first those that have room nowhere else, then all that may
 be there, then as many as there are sums for. Without such a sum it takes what fits.
 
-1. A run may lie in a gap if its bounds allow it (metadata/rebuild/fixed.py). Clocks are not asked:
-   in random histories they misled more often than they helped.
+1. A run may lie in a gap if its bounds allow it (metadata/rebuild/placing/fixed.py). Clocks are
+   not asked: in random histories they misled more often than they helped.
 2. The gap in front of everything is filled from its end, since the log starts somewhere in it.
 3. What the gaps leave is the tail, behind the last known offset. So is what competed for a gap and
    lost: a run is left out only where its bounds alone, which are no guesses, prove that every
    offset that it could have is another's. Then it was not committed, or was deleted.
 
-Pure functions over values; metadata/rebuild/placement.py lays out what is chosen.
+Pure functions over values; metadata/rebuild/placing/placement.py lays out what is chosen.
 """
 
 import math
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from metadata.rebuild.fixed import FixedLog
-from metadata.rebuild.gaps import Candidate, Gap, Waiting, that_fill, that_fit, ulid_of
 from metadata.rebuild.layout import Placing
+from metadata.rebuild.placing.fixed import FixedLog
+from metadata.rebuild.placing.gaps import Candidate, Gap, Waiting, that_fill, that_fit, ulid_of
 from wal.coordinates import ObjectKey
 
 

@@ -1,6 +1,6 @@
 """Finds the gaps between known offsets, and the batches that may belong into them and fit.
 
-Pure values and arithmetic; metadata/rebuild/placement.py decides with them.
+Pure values and arithmetic; metadata/rebuild/placing/placement.py decides with them.
 """
 
 import math

@@ -1,13 +1,14 @@
 """Placing the batches of one partition at their offsets, without the metadata that had them.
 
-1. Segments and noted batches are fixed (metadata/rebuild/fixed.py). They are exact.
+1. Segments and noted batches are fixed (metadata/rebuild/placing/fixed.py). They are exact.
 2. A run of batches (one partition in one object) without note goes into a gap between fixed
-   offsets, where one takes it (metadata/rebuild/fit.py).
+   offsets, where one takes it (metadata/rebuild/placing/fit.py).
 3. The rest is the tail, behind everything fixed, in an order that follows from floors, sequences
-   and the store's clock (metadata/rebuild/order.py).
+   and the store's clock (metadata/rebuild/placing/order.py).
 4. What then is missing between two offsets is a hole: lost. Offsets stay what consumers have
    committed, so the hole stays too. Missing at the beginning is no hole; the log starts later.
 5. What lies below a noted log start offset had been deleted, and is not brought back.
+6. What transactions are left open is ended (metadata/rebuild/placing/endings.py).
 
 One broker's objects are placed exactly by this as long as none is missing. The tails of several
 brokers interleave in a way that nobody noted; that is reported, and so is every run that was placed
@@ -22,11 +23,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from metadata.rebuild.facts import SegmentFacts
-from metadata.rebuild.fit import fit
-from metadata.rebuild.fixed import FixedLog
-from metadata.rebuild.gaps import Candidate, Waiting
 from metadata.rebuild.layout import (
     Hole,
+    MarkerPiece,
     PartitionLayout,
     Piece,
     PlacedBatch,
@@ -35,11 +34,17 @@ from metadata.rebuild.layout import (
     SegmentPiece,
     WalPiece,
     Why,
+    marker_piece,
     wal_piece,
 )
-from metadata.rebuild.order import in_order
+from metadata.rebuild.placing.endings import Decisions, close_transactions, ends_between
+from metadata.rebuild.placing.fit import fit
+from metadata.rebuild.placing.fixed import FixedLog
+from metadata.rebuild.placing.gaps import Candidate, Waiting
+from metadata.rebuild.placing.order import in_order
+from wal.chunks.kept_notes import NotedEnd
 from wal.chunks.object_notes import Floor
-from wal.coordinates import TopicIdPartition
+from wal.coordinates import NO_TRANSACTION, BatchExtent, TopicIdPartition
 
 HOLE_RECORDS_MAX: Final = 10_000_000
 """A larger hole is not kept: the log starts behind it."""
@@ -51,15 +56,18 @@ def place_partition(
     runs: Sequence[Run],
     *,
     floor: Floor,
+    ends: Sequence[NotedEnd],
+    decisions: Decisions,
     include_orphans: bool,
 ) -> PartitionLayout:
     """Lay out one partition; `runs` by ULID.
 
-    `floor` is what notes objects tell of it.
+    `floor` and `ends` are what notes objects tell of it.
     """
-    placement = _Placement(partition, include_orphans)
+    placement = _Placement(partition, decisions, include_orphans)
     placement.log.take_floor(floor)
     placement.log.take_segments(segments)
+    placement.log.take_ends(ends)
     placement.log.take_noted(runs)
     placement.fit(runs)
     return placement.finish()
@@ -68,7 +76,10 @@ def place_partition(
 class _Placement:
     """The work on one partition; see the module's text."""
 
-    def __init__(self, partition: TopicIdPartition, include_orphans: bool) -> None:
+    def __init__(
+        self, partition: TopicIdPartition, decisions: Decisions, include_orphans: bool
+    ) -> None:
+        self._decisions = decisions
         self._include_orphans = include_orphans
         self._layout = PartitionLayout(partition=partition)
         self.log = FixedLog(self._layout)
@@ -90,7 +101,7 @@ class _Placement:
         pieces = self._fill(start, None, tail, Placing.TAIL, is_head=False)
         log.add_fitted(
             wal_piece(piece.source, piece.batches, Placing.NO_ROOM)
-            if piece.source.ulid in fitting.without_room
+            if isinstance(piece, WalPiece) and piece.source.ulid in fitting.without_room
             else piece
             for piece in pieces
         )
@@ -121,8 +132,12 @@ class _Placement:
         placing: Placing,
         *,
         is_head: bool,
-    ) -> list[WalPiece]:
-        """Runs in their order, at the offsets that gives; `end` None: behind everything."""
+    ) -> list[WalPiece | MarkerPiece]:
+        """Runs in their order, at the offsets that gives; `end` None: behind everything.
+
+        A transaction of which nobody noted the end gets its marker where its producer's next one
+        begins.
+        """
         ordered = in_order(self.log, chosen, start)
         if ordered.competing and self._order_is_known:
             self._order_is_known = False
@@ -140,10 +155,20 @@ class _Placement:
         limit = math.inf if end is None else end
         position = end - total if is_head and end is not None else start
         log_start = self.log.log_start_seen
-        pieces: list[WalPiece] = []
+        pieces: list[WalPiece | MarkerPiece] = []
         left = total
+        opened = self.log.open_before(start)
         for waiting in ordered.runs:
             source = waiting.run.source
+            for extent in ends_between(opened, waiting.extents):
+                if position + left < limit:
+                    pieces.append(self._marker(extent, position))
+                    position += 1
+            opened |= {
+                extent.producer_id: extent
+                for extent in waiting.extents
+                if extent.transaction_number != NO_TRANSACTION
+            }
             if not is_head and position < waiting.run.floor <= limit - left:
                 position = waiting.run.floor
             first = source.extents[waiting.positions[0]].record_count
@@ -160,6 +185,12 @@ class _Placement:
             pieces.append(wal_piece(source, placed, placing))
         return pieces
 
+    def _marker(self, extent: BatchExtent, offset: int) -> MarkerPiece:
+        end = self._decisions.end(
+            extent.producer_id, extent.transaction_number, extent.producer_epoch, offset
+        )
+        return marker_piece(end, is_noted=False)
+
     # -- the result -----------------------------------------------------------------------------
 
     def finish(self) -> PartitionLayout:
@@ -173,7 +204,10 @@ class _Placement:
             self._skip_to(piece.base_offset, pieces)
             pieces.append(piece)
         self._skip_to(log.ends_seen, pieces)
-        layout.pieces = pieces
+        closed = close_transactions(pieces, log.rolled_ends, self._decisions)
+        layout.pieces = pieces = [*closed.pieces]
+        layout.ended = closed.ended
+        layout.doubts += closed.doubts
         if pieces:
             layout.log_start_offset = max(pieces[0].base_offset, log_start)
             layout.high_watermark = pieces[-1].next_offset
@@ -181,7 +215,13 @@ class _Placement:
             layout.log_start_offset = layout.high_watermark = max(log.ends_seen, log_start)
         layout.exact_end = layout.high_watermark
         for placed in pieces:
-            if isinstance(placed, Hole) or (isinstance(placed, WalPiece) and not placed.is_noted):
+            if isinstance(placed, Hole):
+                self._doubt(
+                    f"the records {placed.base_offset}..{placed.next_offset - 1} are missing"
+                )
+            if isinstance(placed, Hole) or not (
+                isinstance(placed, SegmentPiece) or placed.is_noted
+            ):
                 layout.exact_end = min(layout.exact_end, placed.base_offset)
         return layout
 
@@ -203,7 +243,6 @@ class _Placement:
                 self._drop(piece, Why.BEFORE_HOLE)
             pieces.clear()
             return
-        self._doubt(f"the records {start}..{offset - 1} are missing")
         pieces.append(Hole(base_offset=start, next_offset=offset))
 
     def _doubt(self, problem: str) -> None:

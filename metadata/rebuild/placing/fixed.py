@@ -7,16 +7,17 @@ an object's batches. Around what is fixed, other runs have room, and these bound
   broker is known to have committed before, and in front of what it committed later;
 - an idempotent producer's sequences ascend in the order of the log: a batch lies behind those with
   lower sequences of its producer, and in front of those with higher ones;
-- a run lies at or above its own floor, the high watermark known when its object was sealed.
+- a run lies at or above its own floor, the high watermark known when its object was sealed;
+- a transaction's batches lie in front of its marker, and behind its producer's previous one.
 
 A batch that a segment names as its source, or whose producer and sequence something fixed has, is
 there already.
 
-Pure values; metadata/rebuild/placement.py puts the runs without note around them.
+Pure values; metadata/rebuild/placing/placement.py puts the runs without note around them.
 """
 
 import math
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -24,20 +25,24 @@ from typing import NamedTuple
 
 from metadata.rebuild.facts import ObjectFacts, RolledBatch, SegmentFacts
 from metadata.rebuild.filler import REBUILD_BROKER_ID
-from metadata.rebuild.gaps import Bound, Bounds, Candidate, Waiting
 from metadata.rebuild.layout import (
+    FixedPiece,
     LeftOut,
+    MarkerPiece,
     PartitionLayout,
     PlacedBatch,
     Run,
     SegmentPiece,
     WalPiece,
     Why,
+    marker_piece,
     next_offset,
     wal_piece,
 )
+from metadata.rebuild.placing.gaps import Bound, Bounds, Candidate, Waiting
+from wal.chunks.kept_notes import NotedEnd
 from wal.chunks.object_notes import DUPLICATE, Floor
-from wal.coordinates import BatchExtent, ObjectKey
+from wal.coordinates import NO_TRANSACTION, BatchExtent, ObjectKey
 
 _Sequenced = tuple[int, int, int, int]
 """(producer id, epoch, base sequence, last sequence)."""
@@ -62,7 +67,7 @@ class FixedLog:
     def __init__(self, layout: PartitionLayout) -> None:
         self._layout = layout
         self.segments: list[SegmentFacts] = []
-        self.pieces: list[WalPiece | SegmentPiece] = []
+        self.pieces: list[FixedPiece] = []
         """In the order of their offsets."""
         self.ends_seen = 0
         """The greatest high watermark that anything tells of."""
@@ -73,6 +78,10 @@ class FixedLog:
         self._sources: dict[ObjectKey, list[tuple[int, int]]] = defaultdict(list)
         self._rolled_into: dict[ObjectKey, list[int]] = defaultdict(list)
         self._written: Mapping[tuple[int, int], Sequence[_Written]] = {}
+        self._ends: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        """By producer, of each noted end the transaction's number and the offset of its marker."""
+        self.rolled_ends: list[NotedEnd] = []
+        """Those whose marker is in a segment."""
 
     # -- what is fixed --------------------------------------------------------------------------
 
@@ -115,6 +124,17 @@ class FixedLog:
             if not ends_within or other.generation == segment.generation:
                 self._doubt(f"{segment.object_key} overlaps {other.object_key}")
         return chosen
+
+    def take_ends(self, ends: Sequence[NotedEnd]) -> None:
+        """Takes in where transactions ended; behind `take_segments`."""
+        for end in ends:
+            offset = end.marker.offset
+            self.take_floor(Floor(offset + 1))
+            insort(self._ends[end.marker.producer_id], (end.number, offset))
+            if self._segment_at(offset, offset + 1) is None:
+                self.pieces.append(marker_piece(end))
+            else:
+                self.rolled_ends.append(end)
 
     def take_noted(self, runs: Sequence[Run]) -> None:
         """The runs whose offsets are noted, as pieces; what they say of others, as bounds."""
@@ -195,10 +215,16 @@ class FixedLog:
         return None
 
     def _add_noted(self, pieces: Sequence[WalPiece]) -> None:
-        fixed: list[WalPiece | SegmentPiece] = []
-        for piece in sorted([*self.pieces, *pieces], key=lambda item: item.base_offset):
+        fixed: list[FixedPiece] = []
+        for piece in sorted(
+            [*self.pieces, *pieces],
+            key=lambda item: (item.base_offset, isinstance(item, MarkerPiece)),
+        ):
             if fixed and piece.base_offset < fixed[-1].next_offset:
                 # Only damage that still has its checksums right comes here.
+                if isinstance(piece, MarkerPiece):
+                    self._doubt(f"{piece.end} is noted at an offset that a batch has")
+                    continue
                 assert isinstance(piece, WalPiece)
                 self._doubt(f"{piece.source.object_key} is noted at offsets that another has")
                 for batch in piece.batches:
@@ -210,7 +236,7 @@ class FixedLog:
                     self.remember(batch.extent)
         self.pieces = fixed
 
-    def add_fitted(self, pieces: Iterable[WalPiece]) -> None:
+    def add_fitted(self, pieces: Iterable[FixedPiece]) -> None:
         """Adds what was put where there was room."""
         self.pieces = sorted([*self.pieces, *pieces], key=lambda piece: piece.base_offset)
 
@@ -224,10 +250,10 @@ class FixedLog:
         if source.broker_id in self._bounds:
             behind, before = self._bounds[source.broker_id].around(source.ulid)
             start, end = max(start, behind), min(end, before)
-        lowest, highest = self._by_sequence(waiting)
-        if max(start, lowest) <= min(end, highest):
-            start, end = max(start, lowest), min(end, highest)
-        # Otherwise the coordinator refused it: such a batch may have any sequence.
+        for lowest, highest in (self._by_sequence(waiting), self._by_transaction(waiting)):
+            if max(start, lowest) <= min(end, highest):
+                start, end = max(start, lowest), min(end, highest)
+            # Otherwise the coordinator refused it: such a batch may have any sequence, or number.
         return Candidate(waiting, start, end)
 
     def _by_sequence(self, waiting: Waiting) -> tuple[int, float]:
@@ -243,6 +269,23 @@ class FixedLog:
             before += extent.record_count
             if at < len(written):
                 highest = min(highest, written[at].base_offset + total - before)
+        return lowest, highest
+
+    def _by_transaction(self, waiting: Waiting) -> tuple[int, float]:
+        """Between which offsets the ends of its producers' transactions leave a run."""
+        lowest, highest = 0, math.inf
+        before = 0
+        total = waiting.record_count
+        for extent in waiting.extents:
+            after = before + extent.record_count
+            ends = self._ends.get(extent.producer_id)
+            if ends is not None and extent.transaction_number != NO_TRANSACTION:
+                at = bisect_left(ends, (extent.transaction_number,))
+                if at:
+                    lowest = max(lowest, ends[at - 1][1] + 1 - before)
+                if at < len(ends):
+                    highest = min(highest, ends[at][1] + total - after)
+            before = after
         return lowest, highest
 
     def not_there_yet(self, run: Run) -> Waiting:
@@ -284,6 +327,23 @@ class FixedLog:
                     producers[batch.producer_id] = batch.producer_epoch, batch.last_sequence
         return producers
 
+    def open_before(self, offset: int) -> dict[int, BatchExtent]:
+        """By producer a batch of the transaction that is open at `offset`, as far as is placed."""
+        opened: dict[int, BatchExtent] = {}
+        for piece in self.pieces:
+            if piece.base_offset >= offset:
+                break
+            match piece:
+                case MarkerPiece():
+                    opened.pop(piece.end.marker.producer_id, None)
+                case SegmentPiece():
+                    opened.clear()  # nothing is rolled before all in front of it has ended
+                case WalPiece():
+                    for batch in piece.batches:
+                        if batch.extent.transaction_number != NO_TRANSACTION:
+                            opened[batch.extent.producer_id] = batch.extent
+        return opened
+
     # -- what is told ---------------------------------------------------------------------------
 
     def leave_out(
@@ -313,14 +373,16 @@ def _copied(runs: Sequence[Run]) -> Mapping[int, int]:
     }
 
 
-def _batches_of(piece: WalPiece | SegmentPiece) -> Iterable[BatchExtent | RolledBatch]:
+def _batches_of(piece: FixedPiece) -> Iterable[BatchExtent | RolledBatch]:
     if isinstance(piece, SegmentPiece):
         return piece.segment.batches
+    if isinstance(piece, MarkerPiece):
+        return ()
     return (placed.extent for placed in piece.batches)
 
 
 def _written(
-    pieces: Iterable[WalPiece | SegmentPiece],
+    pieces: Iterable[FixedPiece],
 ) -> Mapping[tuple[int, int], Sequence[_Written]]:
     """By (producer, epoch) its fixed batches, where their sequences ascend as they should."""
     found: dict[tuple[int, int], list[_Written]] = defaultdict(list)
@@ -333,7 +395,7 @@ def _written(
                                  rolled.last_offset + 1)
                     )  # fmt: skip
             continue
-        for placed in piece.batches:
+        for placed in piece.batches if isinstance(piece, WalPiece) else ():
             extent = placed.extent
             if extent.producer_id >= 0:
                 found[extent.producer_id, extent.producer_epoch].append(
