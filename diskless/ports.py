@@ -375,6 +375,8 @@ class BrokerConfigEntry(NamedTuple):
     default: str
     documentation: str
     kind: type[int] | type[float] | type[bool] | type[str] | type[Secret] = str
+    of_all: "BrokerConfigEntry | None" = None
+    """Of what one listener has for itself: what it would have otherwise."""
 
 
 class BrokerConfigs(Protocol):

@@ -7,11 +7,13 @@ store shares it with others (diskless/cluster/membership.py). Handlers know only
 
 from collections import ChainMap
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from operator import attrgetter
 from typing import Final, cast
 from uuid import UUID
 
 from diskless.cluster.reachable import ReachableBroker, brokers_at
 from diskless.config import BrokerSettings, Config, explain_all
+from diskless.config_sources import LISTENER_PREFIX
 from diskless.ports import ActiveProducer, BrokerConfigEntry, BrokerEndpoint, ClientInfo
 from metadata.clients.coordinator_client import Coordinator
 from metadata.clients.routed_client import RoutedClient
@@ -158,11 +160,20 @@ class ConfiguredValues:
 
     def entries(self) -> Sequence[BrokerConfigEntry]:
         values = {**self._config.values(), **self._effective}
-        own = [
-            BrokerConfigEntry(key, _text(values[key]), _text(default), why, type(default))
+        own = {
+            key: BrokerConfigEntry(key, _text(values[key]), _text(default), why, type(default))
             for key, default, why in explain_all()
-        ]
-        return sorted((*own, *_FIXED))
+        }
+        of_listeners = (
+            own[key]._replace(
+                name=f"{LISTENER_PREFIX}{listener.lower()}.{key}",
+                value=_text(value),
+                of_all=own[key],
+            )
+            for listener, overrides in self._config.per_listener.items()
+            for key, value in overrides.items()
+        )
+        return sorted((*own.values(), *of_listeners, *_FIXED), key=attrgetter("name"))
 
 
 _FIXED: Final = (

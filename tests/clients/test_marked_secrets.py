@@ -43,6 +43,12 @@ from wal.settings import settings_of
 MARKER: Final = "mArKeR7c0ffee"
 KEY_PASSWORD, ADMIN_PASSWORD, S3_KEY = (f"{MARKER}-{what}" for what in ("key", "admin", "s3"))
 USER_PASSWORD, WRONG_PASSWORD = (f"{MARKER}-{what}" for what in ("user", "wrong"))
+SECRETS: Final = {
+    "ssl.key.password": KEY_PASSWORD,
+    "listener.name.sasl_ssl.ssl.key.password": KEY_PASSWORD,
+    "bootstrap.admin.password": ADMIN_PASSWORD,
+}
+"""Of every secret setting of a broker."""
 TIMEOUT_S: Final = 60
 
 # Who lists processes sees the command line that started one.
@@ -82,8 +88,9 @@ class Marked:
             "audit.log.file": str(directory / "audit.jsonl"),
         }
         self.environment = {
-            "DISKLESS_SSL_KEY_PASSWORD": KEY_PASSWORD,
-            "DISKLESS_BOOTSTRAP_ADMIN_PASSWORD": ADMIN_PASSWORD,
+            **{
+                f"DISKLESS_{key.upper().replace('.', '_')}": value for key, value in SECRETS.items()
+            },
             "AWS_ACCESS_KEY_ID": "test",
             "AWS_SECRET_ACCESS_KEY": S3_KEY,
             "AWS_DEFAULT_REGION": "us-east-1",
@@ -159,15 +166,15 @@ def work_with_secrets(broker: Marked) -> None:
         [ConfigResource(ConfigResource.Type.BROKER, "0")]
     ).values()
     entries = described.result(TIMEOUT_S)
-    secrets = [
+    secrets = {
         setting.key
         for section in Config.__dataclass_fields__.values()
         if is_dataclass(section.default_factory)
         for _, setting in settings_of(section.default_factory)
         if setting.is_secret
-    ]
-    assert {"ssl.key.password", "bootstrap.admin.password"} <= set(secrets)
-    for key in secrets:
+    }
+    assert secrets == {key.removeprefix("listener.name.sasl_ssl.") for key in SECRETS}
+    for key in SECRETS:
         assert (entries[key].value, entries[key].is_sensitive) == (None, True), key
     broker.said += [f"{entry.name}={entry.value}" for entry in entries.values()]
     broker.said += read_metadata(broker)
@@ -197,7 +204,12 @@ def test_no_secret_is_found_anywhere(moto_endpoint: str, moto_bucket: str, tmp_p
         until(lambda: '"result":"failed"' in audit.read_text(), "the failed log-in")
     with pytest.raises(BrokerError):
         # Its own crash tells nothing either.
-        broker.process.start({**broker.environment, "DISKLESS_SSL_KEY_PASSWORD": WRONG_PASSWORD})
+        broker.process.start(
+            {
+                **broker.environment,
+                "DISKLESS_LISTENER_NAME_SASL_SSL_SSL_KEY_PASSWORD": WRONG_PASSWORD,
+            }
+        )
     assert not [text for text in broker.said if MARKER in text]
     own = {tmp_path / "admin.properties"}
     written = [path for path in tmp_path.rglob("*") if path.is_file() and path not in own]

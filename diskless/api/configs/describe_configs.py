@@ -138,13 +138,19 @@ def _group_configs(broker: BrokerConfigs, group: str) -> Iterator[Fields]:
             yield {**_broker_row(entry), "name": _GROUP_CONFIGS[entry.name]}
 
 
+def _broker_synonyms(entry: BrokerConfigEntry) -> list[Synonym]:
+    """Of a listener's own: its value, and those of all listeners behind it."""
+    set_here = Synonym(entry.name, entry.value, ConfigSource.STATIC_BROKER)
+    if entry.of_all is not None:
+        return [set_here, *_broker_synonyms(entry.of_all)]
+    default = Synonym(entry.name, entry.default, ConfigSource.DEFAULT)
+    return [default] if entry.value == entry.default else [set_here, default]
+
+
 def _broker_row(entry: BrokerConfigEntry) -> Fields:
-    synonyms = [Synonym(entry.name, entry.default, ConfigSource.DEFAULT)]
-    if entry.value != entry.default:
-        synonyms.insert(0, Synonym(entry.name, entry.value, ConfigSource.STATIC_BROKER))
     return _row(
         name=entry.name,
-        synonyms=synonyms,
+        synonyms=_broker_synonyms(entry),
         kind=_KINDS[entry.kind],
         documentation=entry.documentation,
         read_only=True,

@@ -725,3 +725,19 @@ async def test_a_secret_is_marked_and_not_told():
     config = told["ssl.key.password"]
     assert (config.value, config.is_sensitive, config.config_type) == (None, True, 9)
     assert [(s.value, s.source) for s in config.synonyms] == [(None, 4), (None, 5)]
+
+
+async def test_what_a_listener_has_for_itself_stands_before_what_all_have():
+    of_all = BrokerConfigEntry("ssl.client.auth", "requested", "none", "who is asked")
+    own = of_all._replace(
+        name="listener.name.outside.ssl.client.auth", value="required", of_all=of_all
+    )
+    async with connected(configs=[of_all, own]) as (broker, client):
+        told = await described(client, str(broker.cluster.node_id), kind=BROKER)
+    config = told[own.name]
+    assert (config.value, config.config_source) == ("required", 4)
+    assert [(one.name, one.value, one.source) for one in config.synonyms] == [
+        ("listener.name.outside.ssl.client.auth", "required", 4),
+        ("ssl.client.auth", "requested", 4),
+        ("ssl.client.auth", "none", 5),
+    ]
