@@ -4,5 +4,5 @@
 - `state_recovery`: opening the state: trust it, or make it anew; `read_ahead`: the log, read ahead
   of the replica that applies it
 - `snapshots`, `snapshot_format`: snapshots in the store; their bytes
-- `verify`: log against state against snapshots
+- `verify`: log against state against snapshots; `verify_transactions`: rows about transactions
 """

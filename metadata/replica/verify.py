@@ -27,6 +27,7 @@ from metadata.records.groups import GroupKind
 from metadata.replica.snapshot_format import SnapshotManifest
 from metadata.replica.snapshots import SnapshotStatus, SnapshotStore
 from metadata.replica.state_recovery import REPLAY_BYTES, apply_batches
+from metadata.replica.verify_transactions import transaction_violations
 from metadata.state import schema
 from metadata.state.file_queries import NO_UPLOADER
 from metadata.state.image import CommittedImage
@@ -240,6 +241,7 @@ def check_state(connection: Connection) -> list[Violation]:
         *_answers(connection),
         *_stray_rows(connection),
         *_groups(connection),
+        *(Violation(*found) for found in transaction_violations(connection)),
     ]
 
 

@@ -259,3 +259,20 @@ async def test_closed_numbers_are_forgotten_the_oldest_first(tmp_path: Path) -> 
         await state.apply(expired, expired)
         assert [key.producer_id for key in state.image.transactions.closed] == [7]
         await assert_sound(state)
+
+
+async def test_what_is_open_under_a_number_that_was_closed_is_a_violation(tmp_path: Path) -> None:
+    async with applied_state(tmp_path) as state:
+        (partition,) = await state.topic()
+        await state.apply(ended(3, EndedPartition(partition, 0, -1, 1), is_commit=True))
+        await assert_sound(state)
+        offset = CommittedOffset(partition, 9, START_MS)
+        await state.apply(
+            of_transaction(state, partition, 3),
+            TransactionalOffsetsRecord(group_id="g", producer_id=7, number=2, offsets=[offset]),
+        )
+        found = [violation.problem for violation in await state.violations()]
+        assert found == [
+            "producer 7 has transaction 3 open, and 3 was closed",
+            "offsets of producer 7 wait for transaction 2, and 3 was closed",
+        ]

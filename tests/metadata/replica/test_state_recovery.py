@@ -17,6 +17,7 @@ from metadata.operations import (
     PlanSegments,
     SetTopicColumns,
 )
+from metadata.records.groups import CommittedOffset
 from metadata.records.segment_identity import segment_key
 from metadata.replica.verify import verify_metadata
 from metadata.rewrites import PlanRewrites, Rewrite, RewrittenSegment
@@ -32,8 +33,14 @@ from metadata.state.schema import (
     STATE_TABLES,
     SWEPT,
 )
-from metadata.state.schema.transactions import TRANSACTION_TABLES
 from metadata.table_operations import NO_TABLE, CommitTable, table_prefix
+from metadata.transaction_operations import (
+    AddToTransaction,
+    EndTransaction,
+    InitProducer,
+    TransactionGroup,
+    TransactionPartition,
+)
 from tests.support.coordinator_bench import (
     CoordinatorBench,
     MemoryMetadataLog,
@@ -69,6 +76,7 @@ async def filled(bench: CoordinatorBench) -> TopicIdPartition:
     rule = AclBinding(2, "t", PatternType.LITERAL, "User:ann", "*", 3, Permission.ALLOW)
     assert await bench.coordinator.create_acls([rule]) == [None]
     await fill_tables(bench)
+    await fill_transactions(bench)
     sink = CommitSink("s", "User:ann", 1, bytes(16), [])
     assert (await bench.coordinator.commit_sink(sink)).error is None
     tokens = [AlterAccessToken(AccessToken("1", "ann", b"d", 1, 2), is_revoked=False)]
@@ -111,6 +119,27 @@ async def fill_tables(bench: CoordinatorBench) -> None:
     assert (await coordinator.commit_rewrites([rewrite]))[0].error is None
 
 
+async def fill_transactions(bench: CoordinatorBench) -> None:
+    """An aborted transaction, and an open one with data and offsets."""
+    transactions = bench.coordinator.transactions
+    partition = await bench.partition("paid")
+    asked = InitProducer("pay", 60_000, 40)
+    assert await transactions.init_producer(asked) == (40, 0, None)
+    for number in (1, 2):
+        added = AddToTransaction(
+            "pay", 40, 0, [TransactionPartition(partition, 0)], [TransactionGroup("g", 0)]
+        )
+        assert await transactions.add_to_transaction(added) == (number, None)
+        sent = batch(partition, 2, producer=40, sequence=2 * (number - 1))
+        (answer,) = await bench.commit(sent._replace(transaction_number=number))
+        assert answer.error is None
+        offset = CommittedOffset(partition, number, 1_000)
+        await transactions.commit_offsets("g", 40, 0, number, [offset])
+        if number == 1:
+            ended = await transactions.end_transaction(EndTransaction("pay", 40, 0, False))
+            assert ended.is_completed
+
+
 def set_aside(directory: Path) -> int:
     """How many states were set aside there."""
     return sum(1 for path in directory.iterdir() if path.name.startswith(f"{STATE}.bad-"))
@@ -121,8 +150,6 @@ async def test_every_table_is_filled_by_the_example(tmp_path: Path) -> None:
         await filled(bench)
     database = sqlite3.connect(tmp_path / STATE)
     others = {ASSIGNMENTS, LEADERSHIP, BROKERS, SWEPT, CONSUMER_GROUPS, GROUP_OFFSETS}
-    # Nobody decides about transactions yet: tests/metadata/apply/test_apply_transactions.py.
-    others.update(TRANSACTION_TABLES)
     for table in set(STATE_TABLES) - others:
         assert database.execute(f"SELECT count(*) FROM {table.name}").fetchone()[0], table.name
     database.close()
@@ -330,7 +357,7 @@ class TestVerify:
         report = await verify_metadata(tmp_path, log)
         assert report.violations == []
         assert report.records == log.end_offset
-        assert report.partitions == 4
+        assert report.partitions == 5
         assert {live.object_format for live in report.live_objects} == {1, 2}
 
     async def test_a_damaged_state_is_reported_and_a_missing_one_claims_nothing(
