@@ -1,6 +1,7 @@
 """Random transactions over the coordinators of several logs, and what must be true of their logs.
 
-    storm = TransactionStorm(cluster, random.Random(seed), epoch_max=32_766)
+    storm = TransactionStorm(random.Random(seed), epoch_max=32_766)
+    storm.cluster = cluster
     await storm.begin()
     for _ in range(100):
         await storm.step()
@@ -10,7 +11,9 @@ What is tried: producers of three transactional ids, which begin, go on with an 
 add, write, commit offsets and end, under both versions, side by side in one group of the pipeline;
 batches and offsets that come late, with numbers and epochs of long ago; ends that are told in any
 order, in part, twice, to a coordinator that had lost its answer; aborts by time and by hand;
-appends that fail. What a producer is answered is not predicted here. `check` reads what logs say:
+appends that fail, and answers that are lost behind each failpoint. `die` leaves things under way;
+another cluster on the same logs goes on. What a producer is answered is not predicted here; `check`
+reads what the logs say:
 
 - who was fenced can do nothing any more;
 - one decision for a number, which no answer contradicts;
@@ -58,15 +61,20 @@ from tests.support.file_cluster import Cluster
 from wal.coordinates import NO_TRANSACTION, TopicIdPartition
 from wal.errors import (
     CommitFailed,
+    CommitOutcomeUnknown,
     DisklessError,
     InvalidProducerIdMapping,
+    NotCoordinator,
     ProducerFenced,
     Rejected,
 )
+from wal.failpoint import FailpointError, arm
 
 NAMES: Final = ("pay", "ship", "bill")
 GROUPS: Final = ("g", "h")
 TIMEOUT_MS: Final = 30_000
+
+NOT_ANSWERED: Final = (Rejected, CommitFailed, CommitOutcomeUnknown, NotCoordinator, FailpointError)
 
 Pair = tuple[int, int]
 Part = TypeVar("Part")
@@ -100,11 +108,11 @@ class Log:
 
 
 class TransactionStorm:
-    def __init__(self, cluster: Cluster, rng: random.Random, *, epoch_max: int) -> None:
-        self.cluster = cluster
+    cluster: Cluster
+
+    def __init__(self, rng: random.Random, *, epoch_max: int) -> None:
         self.rng = rng
         self.epoch_max = epoch_max
-        self.count = len(cluster.benches)
         self.homes: dict[TopicIdPartition, int] = {}
         self.producers = {name: Producer() for name in NAMES}
         self.ids: dict[int, str] = {}
@@ -120,19 +128,24 @@ class TransactionStorm:
         """(partition, offset) of a record: its transaction."""
         self.offsets: dict[int, tuple[str, int]] = {}
         self.told: dict[tuple[str, int], set[int]] = {}
-        self.logs = [Log() for _ in range(self.count)]
+        self.logs: list[Log] = []
         self.answered: dict[tuple[str, int], bool] = {}
         self.stable: dict[TopicIdPartition, int] = {}
         self.outcomes: dict[str, int] = {}
         """How often something came to this end, so that a test sees that it happened."""
 
     async def begin(self, partitions: int = 2) -> None:
+        self.logs += [Log() for _ in range(self.count)]
         for index, bench in self.cluster.benches.items():
             topic = await bench.topic(f"t{index}", partitions)
             for place in range(partitions):
                 self.homes[TopicIdPartition(topic.topic_id, place)] = index
         while self.fenced:
             await self.init()
+
+    @property
+    def count(self) -> int:
+        return len(self.cluster.benches)
 
     def home(self, name: str) -> int:
         return group_coordinator(name, self.count)
@@ -159,6 +172,7 @@ class TransactionStorm:
             (self.abort, 0.5),
             (self.pass_time, 0.7),
             (self.fail_an_append, 0.7),
+            (self.lose_an_answer, 0.7),
         ]
         chosen = self.rng.choices(
             [step for step, _ in steps],
@@ -171,7 +185,7 @@ class TransactionStorm:
     async def _tried(self, step: Callable[[], Awaitable[None]]) -> None:
         try:
             await step()
-        except (Rejected, CommitFailed) as error:
+        except NOT_ANSWERED as error:
             self._note(f"{step.__name__}: {type(error).__name__}")
 
     def _note(self, outcome: str) -> None:
@@ -273,9 +287,8 @@ class TransactionStorm:
         bench = self.cluster.benches[self.homes[partition]]
         (answer,) = await bench.commit(sent._replace(transaction_number=place.number))
         self._note(f"write: {type(answer.error).__name__}")
-        if answer.error is None and not answer.is_duplicate:
+        if answer.error is None:
             self.sequences[partition, place.pair] = sequence + 1
-            self.written[partition, answer.base_offset] = place
 
     async def commit_offsets(self) -> None:
         name = self.rng.choice(NAMES)
@@ -372,6 +385,16 @@ class TransactionStorm:
     async def fail_an_append(self) -> None:
         self.cluster.logs[self.rng.randrange(self.count)].failures.append(CommitFailed("disk"))
 
+    async def lose_an_answer(self) -> None:
+        point = self.rng.choice(("txn.after_decision", "txn.after_end", "txn.after_offsets"))
+        arm(f"{point}=raise")
+
+    def die(self) -> "asyncio.Future[list[None]]":
+        """Leave a few things under way; the caller stops the cluster, and awaits this then."""
+        arm("")
+        some = self.rng.choices((self.init, self.add, self.write, self.end, self.tell), k=4)
+        return asyncio.gather(*(self._tried(step) for step in some))
+
     # -- what must be true ----------------------------------------------------------------------
 
     async def check(self) -> None:
@@ -417,6 +440,10 @@ class TransactionStorm:
         if isinstance(record, FileCommittedRecord):
             for sent in record.batches:
                 if sent.transaction_number != NO_TRANSACTION:
+                    pair = (sent.producer_id, sent.producer_epoch)
+                    self.written[sent.partition, sent.base_offset] = Place(
+                        self.ids[sent.producer_id], pair, sent.transaction_number
+                    )
                     last = log.last_ended.get((sent.partition, sent.producer_id), 0)
                     assert sent.transaction_number > last, f"{sent} opens what has ended"
         elif isinstance(record, TransactionEndedRecord):
@@ -450,10 +477,11 @@ class TransactionStorm:
 
     async def settle(self) -> None:
         """End all there is; then readers see all that was committed, and nothing else."""
+        arm("")
         for log in self.cluster.logs.values():
             log.failures.clear()
         for late in self.late:
-            with suppress(Rejected):
+            with suppress(*NOT_ANSWERED):
                 await late()
         self.cluster.clock.advance(TIMEOUT_MS)
         for index, bench in self.cluster.benches.items():

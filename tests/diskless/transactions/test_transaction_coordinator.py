@@ -1,7 +1,7 @@
 """A coordinator of transactional ids tells how a transaction ends, whatever fails on the way."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from uuid import UUID
@@ -19,17 +19,12 @@ from diskless.transactions.transaction_router import Producer, TransactionRouter
 from metadata.operations import Leader, TopicDescription
 from metadata.rules.groups import group_coordinator
 from metadata.transaction_operations import (
-    AbortTransaction,
-    AddToTransaction,
-    EndedTransaction,
     EndParts,
     EndTransaction,
-    InitializedProducer,
-    InitProducer,
-    JoinedTransaction,
     Transaction,
     TransactionState,
 )
+from tests.support.memory_transaction_store import NAME, MemoryStore
 from tests.support.until import until
 from wal.clock import ManualClock
 from wal.coordinates import TopicIdPartition
@@ -45,91 +40,11 @@ from wal.errors import (
     UnknownPartition,
 )
 
-NAME = "pay"
 TOPIC = UUID(int=7)
 HERE, THERE = TopicIdPartition(TOPIC, 0), TopicIdPartition(TOPIC, 1)
 COORDINATORS = 2
 INDEX = group_coordinator(NAME, COORDINATORS)
 PRODUCER = Producer(NAME, 40, 3)
-
-
-@dataclass
-class MemoryStore:
-    """One transactional id; the rules are not what is tested here."""
-
-    known: Transaction | None = None
-    failures: list[DisklessError] = field(default_factory=list)
-    """Raised by the next calls that write, in turn."""
-    inits: list[InitProducer] = field(default_factory=list)
-    completed: list[int] = field(default_factory=list)
-    timed_out: list[Transaction] = field(default_factory=list)
-    decided: Callable[[str], None] = print
-    """Hears what is decided."""
-
-    def subscribe(self, listener: Callable[[str], None]) -> None:
-        self.decided = listener
-
-    def _fail(self) -> None:
-        if self.failures:
-            raise self.failures.pop(0)
-
-    async def init_producer(self, asked: InitProducer) -> InitializedProducer:
-        self._fail()
-        self.inits.append(asked)
-        if self.known is not None and self.known.is_open:
-            self.known = self.known._replace(state=TransactionState.PREPARE_ABORT)
-            return InitializedProducer(error=ConcurrentTransactions("being aborted"))
-        self.known = Transaction(1, asked.transactional_id, asked.fresh_producer_id, 0)
-        return InitializedProducer(asked.fresh_producer_id, 0)
-
-    async def add_to_transaction(self, asked: AddToTransaction) -> JoinedTransaction:
-        self._fail()
-        known = self.known or Transaction(1, NAME, asked.producer_id, asked.producer_epoch)
-        self.known = known._replace(
-            number=known.number if known.is_open else known.number + 1,
-            state=TransactionState.ONGOING,
-            partitions={**known.partitions, **dict(asked.partitions)},
-            groups={**known.groups, **dict(asked.groups)},
-        )
-        return JoinedTransaction(self.known.number)
-
-    async def end_transaction(self, asked: EndTransaction) -> EndedTransaction:
-        return self._decide(asked.is_commit)
-
-    async def abort_transaction(self, asked: AbortTransaction) -> EndedTransaction:
-        return self._decide(False)
-
-    def _decide(self, is_commit: bool) -> EndedTransaction:
-        self._fail()
-        assert self.known is not None
-        decided = TransactionState.PREPARE_COMMIT if is_commit else TransactionState.PREPARE_ABORT
-        self.known = self.known._replace(state=decided)
-        return EndedTransaction(self.known.number)
-
-    async def abort_timed_out(self, limit: int) -> Sequence[Transaction]:
-        self._fail()
-        aborted, self.timed_out = self.timed_out, []
-        if aborted:
-            self._decide(False)
-        return aborted
-
-    async def complete(self, transactional_id: str, number: int) -> None:
-        self._fail()
-        assert self.known is not None
-        self.completed.append(number)
-        is_commit = TransactionState(self.known.state).is_commit
-        done = TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT
-        self.known = self.known._replace(state=done, partitions={}, groups={})
-
-    async def expire_ids(self, limit: int) -> int:
-        return 0
-
-    def transaction(self, transactional_id: str) -> Transaction | None:
-        known = self.known
-        return known if known is not None and known.transactional_id == transactional_id else None
-
-    def transactions(self) -> Sequence[Transaction]:
-        return [] if self.known is None else [self.known]
 
 
 class Follower:
