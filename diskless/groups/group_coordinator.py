@@ -148,8 +148,7 @@ class PartitionGroups:
         """Were it served anyway, its members would be sent where nothing is known of it."""
         if not self._belongs_here(group_id):
             raise InvalidSettings(
-                f"diskless.metadata.topic.num.partitions: the offsets of group {group_id!r} were "
-                "stored under another number of metadata partitions; set it back"
+                f"the offsets of group {group_id!r} are at another coordinator than its name says"
             )
 
     def offsets_ended(self, group_ids: Collection[str]) -> None:

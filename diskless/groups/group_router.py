@@ -11,7 +11,7 @@ groups that were stored under another number.
 
 import asyncio
 import random
-from collections.abc import Awaitable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from itertools import chain
 from typing import Final, Protocol, TypeVar
 
@@ -34,7 +34,6 @@ from diskless.transactions.errors import TransactionNotKnown
 from diskless.transactions.numbered_batches import Numbers, as_producer_error
 from diskless.transactions.transaction_router import Producer
 from metadata.operations import Leader
-from metadata.rules.groups import group_coordinator
 from metadata.transaction_operations import JoinTransaction
 from wal.clock import Clock, Sleep
 from wal.errors import DisklessError, InvalidRequest
@@ -65,11 +64,16 @@ class GroupRouter:
         clock: Clock,
         rng: random.Random,
         numbers: Numbers,
+        placed: Callable[[str], int],
         purgatory: Purgatory[str] | None = None,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        """`partitions` are all metadata partitions, by index; `numbers` tells of transactions."""
+        """`partitions` are all metadata partitions, by index; `numbers` tells of transactions.
+
+        `placed`: the index of a group's.
+        """
         self._numbers = numbers
+        self._placed = placed
         self._partitions = partitions
         self._topics = topics
         self._settings = settings
@@ -84,7 +88,7 @@ class GroupRouter:
         groups = PartitionGroups(
             store,
             self._topics,
-            belongs_here=lambda group_id: self._index(group_id) == index,
+            belongs_here=lambda group_id: self._placed(group_id) == index,
             settings=self._settings,
             purgatory=self.purgatory,
             clock=self._clock,
@@ -109,16 +113,13 @@ class GroupRouter:
 
     def find(self, group_id: str) -> int | DisklessError:
         """Returns the node id of the broker to go to, as far as this one knows."""
-        leader = self._partitions[self._index(group_id)].leader
+        leader = self._partitions[self._placed(group_id)].leader
         if leader is None:
             return GroupCoordinatorUnavailable("nobody leads the group's metadata partition now")
         return leader.broker_id
 
-    def _index(self, group_id: str) -> int:
-        return group_coordinator(group_id, len(self._partitions))
-
     def _groups(self, group_id: str) -> PartitionGroups | DisklessError:
-        groups = self._led.get(self._index(group_id))
+        groups = self._led.get(self._placed(group_id))
         if groups is None:
             return NotGroupCoordinator("another broker coordinates the group")
         return groups.refusal() or groups

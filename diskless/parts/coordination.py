@@ -44,6 +44,7 @@ from metadata.clients.local_client import LocalClient
 from metadata.clients.routed_client import RoutedClient
 from metadata.coordinator.coordinator import PartitionCoordinator
 from metadata.coordinator.metadata_partition import Candidate, MetadataPartition, Worker
+from metadata.coordinator.placement import Placement
 from metadata.coordinator.sink_notes import NotePlace
 from metadata.log.local_log import LOG_DIRECTORY, LocalMetadataLog
 from metadata.log.log import MetadataLog
@@ -133,10 +134,17 @@ async def open_coordination(
     metadata_topic = MetadataTopic(partitions)
     topics = TopicsWith(client, [metadata_topic.description])
     client.subscribe_topics(topics.changed)
-    numbers = TransactionNumbers(_asker(client, JOIN_TRANSACTIONS), len(partitions))
+    placed = Placement(partitions[CATALOGUE].replica, len(partitions))
+    numbers = TransactionNumbers(_asker(client, JOIN_TRANSACTIONS), placed)
     await stack.enter_async_context(numbers)
     groups = GroupRouter(
-        partitions, topics, settings=config.groups, clock=clock, rng=rng, numbers=numbers
+        partitions,
+        topics,
+        settings=config.groups,
+        clock=clock,
+        rng=rng,
+        numbers=numbers,
+        placed=placed,
     )
     for partition in partitions:
         partition.replica.subscribe_offsets(partial(groups.offsets_ended, partition.index))
@@ -148,6 +156,7 @@ async def open_coordination(
         ends.ask,
         settings=config.transactions,
         timeout_max_ms=config.coordinator.transaction_max_timeout_ms,
+        placed=placed,
         clock=clock,
     )
     running = run_until_stop(stack, tasks, _run(partitions), "coordinators")
@@ -271,6 +280,12 @@ async def _open_partitions(
                 f"diskless.metadata.topic.num.partitions={count}, but partitions of "
                 f"{topic.name} live at coordinator {highest}: it can only be raised"
             )
+    coordinators = Placement(catalogue, count).coordinators
+    if coordinators > count:
+        raise InvalidSettings(
+            f"diskless.metadata.topic.num.partitions={count}, but groups and transactional ids are"
+            f" spread over {coordinators}: it can only be raised"
+        )
     return [opened[index] for index in range(count)]
 
 

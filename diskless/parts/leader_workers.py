@@ -11,6 +11,7 @@ from metadata.clients.routed_client import RoutedClient
 from metadata.coordinator.coordinator import PartitionCoordinator
 from metadata.coordinator.end_notes import EndNotes
 from metadata.coordinator.metadata_partition import MetadataPartition, Worker
+from metadata.coordinator.placement import PlacementFixing
 from metadata.operations import CATALOGUE
 from metadata.workers.catalogue_sweep import CatalogueSweep
 from metadata.workers.file_workers import FileWorkers
@@ -85,7 +86,7 @@ def leader_workers(
         ),
     ]
     if index == CATALOGUE:
-        others.append(coordinator.sessions)
+        others += [coordinator.sessions, PlacementFixing(coordinator.pipeline, len(partitions))]
         # Else objects that no coordinator knows may be those of another cluster.
         if storage.start_problem is None:
             orphans = OrphanScan(

@@ -15,7 +15,6 @@ from types import TracebackType
 from typing import Final, Self
 
 from diskless.transactions.call_lanes import CallLanes
-from metadata.rules.groups import group_coordinator
 from metadata.transaction_operations import JoinedTransaction, JoinTransaction
 from wal.errors import DisklessError
 
@@ -30,9 +29,9 @@ Answer = asyncio.Future[JoinedTransaction]
 class TransactionNumbers:
     """An async context manager; leaving it answers what is left with an error."""
 
-    def __init__(self, ask: Ask, coordinators: int) -> None:
-        """`coordinators`: how many metadata partitions there are."""
-        self._coordinators = coordinators
+    def __init__(self, ask: Ask, placed: Callable[[str], int]) -> None:
+        """`placed`: the metadata partition of a transactional id."""
+        self._placed = placed
         self._lanes = CallLanes(ask, failed=_refused, size=_size_of, name="transaction-numbers")
 
     async def __aenter__(self) -> Self:
@@ -49,8 +48,7 @@ class TransactionNumbers:
 
     def ask(self, asked: JoinTransaction) -> Answer:
         """The answer is never cancelled and never fails: an error is in it."""
-        coordinator = group_coordinator(asked.transactional_id, self._coordinators)
-        return self._lanes.ask(coordinator, asked)
+        return self._lanes.ask(self._placed(asked.transactional_id), asked)
 
 
 def _refused(error: DisklessError) -> JoinedTransaction:

@@ -24,7 +24,6 @@ from diskless.transactions.transaction_coordinator import (
 )
 from diskless.transactions.transaction_ends import Tell
 from metadata.operations import Leader, TopicDescription
-from metadata.rules.groups import group_coordinator
 from metadata.transaction_operations import (
     AbortTransaction,
     AddToTransaction,
@@ -73,13 +72,16 @@ class TransactionRouter:
         *,
         settings: TransactionSettings,
         timeout_max_ms: int,
+        placed: Callable[[str], int],
         clock: Clock,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         """`partitions` are all metadata partitions, by index.
 
-        `timeout_max_ms`: producers that ask for a longer time are refused.
+        `timeout_max_ms`: producers that ask for a longer time are refused. `placed`: the index of
+        the metadata partition of a transactional id, or a group.
         """
+        self._placed = placed
         self._partitions = partitions
         self._producer_ids = producer_ids
         self._topics = topics
@@ -121,7 +123,7 @@ class TransactionRouter:
 
     def coordinator_of(self, transactional_id: str) -> int:
         """The metadata partition that the id belongs to; so for groups."""
-        return group_coordinator(transactional_id, len(self._partitions))
+        return self._placed(transactional_id)
 
     def _transactions(self, transactional_id: str) -> PartitionTransactions | DisklessError:
         if not transactional_id:

@@ -4,6 +4,7 @@
   `rewrites`: what is merged or compacted next
 - `sinks`: the batches of sinks; `sink_notes`: what of them a rebuild must find in the bucket;
   `end_notes`: the same of how transactions end
+- `placement`: which coordinator a group or a transactional id has
 - `transactions`: of transactional ids, and their ends in partitions and groups
 - `pipeline`: decide, append, apply, answer; `lease`: how long nobody else can lead
 - `metadata_partition`: the role of this process: follow, stand, lead

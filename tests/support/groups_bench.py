@@ -14,6 +14,7 @@ from diskless.groups.offsets import TopicsWith
 from diskless.groups.settings import GroupSettings
 from diskless.replica.purgatory import Purgatory
 from metadata.operations import Leader, TopicDescription
+from metadata.rules.groups import group_coordinator
 from tests.support.group_requests import CLIENT, join_request, sync_request
 from tests.support.held_numbers import HeldNumbers
 from tests.support.manual_loop import ManualLoop
@@ -98,6 +99,7 @@ class GroupsBench:
             clock=self.clock,
             rng=random.Random(1),
             numbers=self.numbers,
+            placed=lambda group_id: group_coordinator(group_id, partitions),
             purgatory=Purgatory("group", loop),
             sleep=self._sleep,
         )

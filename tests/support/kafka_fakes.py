@@ -423,6 +423,7 @@ def groups_elsewhere(cluster: FakeCluster, topics: FakeTopics) -> GroupRouter:
         clock=ManualClock(),
         rng=random.Random(1),
         numbers=HeldNumbers(),
+        placed=lambda _: 0,
     )
 
 

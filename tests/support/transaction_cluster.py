@@ -34,6 +34,7 @@ from metadata.clients.routed_client import PeerAddress, RoutedClient
 from metadata.clients.wire_client import WireClient
 from metadata.coordinator.coordinator import PartitionCoordinator
 from metadata.coordinator.metadata_partition import Candidate, MetadataPartition, Worker
+from metadata.coordinator.placement import Placement
 from metadata.coordinator.transactions import Transactions
 from metadata.messages.codec import Operation
 from metadata.messages.shapes import Addressed
@@ -129,7 +130,8 @@ class TransactionBroker:
         )
         local.topics.peers = self.client
         ends = await enter(transaction_ends(self._tell))
-        self.numbers = await enter(TransactionNumbers(self._join, cluster.coordinators))
+        placed = Placement(self.partitions[0].replica, cluster.coordinators)
+        self.numbers = await enter(TransactionNumbers(self._join, placed))
         self.transactions = TransactionRouter(
             self.partitions,
             self.client,
@@ -137,6 +139,7 @@ class TransactionBroker:
             ends.ask,
             settings=TransactionSettings(),
             timeout_max_ms=SETTINGS.transaction_max_timeout_ms,
+            placed=placed,
             clock=cluster.clock,
             sleep=sleep_a_little,
         )

@@ -65,6 +65,10 @@ class TransactionView:
                 yield transaction
         yield from (transaction for transaction in pending.values() if transaction is not None)
 
+    def constant(self, name: int) -> int | None:
+        """What is fixed once, if it is."""
+        return self._image.constants.get(name)
+
     # -- open in partitions ---------------------------------------------------------------------
 
     @property

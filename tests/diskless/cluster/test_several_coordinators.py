@@ -163,6 +163,8 @@ def test_a_broker_that_was_not_given_all_metadata_partitions_yet_serves_the_othe
         "object.store.url": f"file://{tmp_path / 'bucket'}",
     }
     fewer = {**shared, "node.id": "1", "diskless.metadata.topic.num.partitions": "2"}
+    with LiveBroker(tmp_path / "1", fewer):
+        pass  # the cluster begins with two
     with (
         LiveBroker(tmp_path / "0", shared) as broker,
         LiveBroker(tmp_path / "1", fewer) as behind,

@@ -74,6 +74,7 @@ class Setting:
             self.told,
             settings=TransactionSettings(),
             timeout_max_ms=900_000,
+            placed=lambda name: group_coordinator(name, COORDINATORS),
             clock=ManualClock(),
             sleep=self.sleep,
         )

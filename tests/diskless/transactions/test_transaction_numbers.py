@@ -13,6 +13,10 @@ from wal.errors import CommitFailed, StorageFailed
 COORDINATORS = 3
 
 
+def placed(transactional_id: str) -> int:
+    return group_coordinator(transactional_id, COORDINATORS)
+
+
 @dataclass
 class Coordinators:
     """Answers with the producer's epoch, when it is let."""
@@ -39,7 +43,7 @@ def question(name: str, epoch: int) -> JoinTransaction:
 
 async def test_what_is_asked_during_a_call_goes_together_in_the_next() -> None:
     coordinators = Coordinators()
-    async with TransactionNumbers(coordinators.ask, COORDINATORS) as numbers:
+    async with TransactionNumbers(coordinators.ask, placed) as numbers:
         first = numbers.ask(question("a", 1))
         await asyncio.sleep(0)
         others = [numbers.ask(question("a", epoch)) for epoch in range(2, 5 + ASKED_AT_ONCE)]
@@ -54,7 +58,7 @@ async def test_one_call_does_not_take_more_than_a_broker_reads() -> None:
     coordinators = Coordinators()
     coordinators.gate.set()
     wide = JoinTransaction("a", 40, 1, groups=["g" * 32_000] * 20)
-    async with TransactionNumbers(coordinators.ask, COORDINATORS) as numbers:
+    async with TransactionNumbers(coordinators.ask, placed) as numbers:
         await asyncio.gather(*(numbers.ask(wide) for _ in range(4)))
     index = group_coordinator("a", COORDINATORS)
     assert 20 * 32_000 < BYTES_AT_ONCE < 40 * 32_000
@@ -63,7 +67,7 @@ async def test_one_call_does_not_take_more_than_a_broker_reads() -> None:
 
 async def test_who_goes_away_does_not_keep_others_from_their_answers() -> None:
     coordinators = Coordinators()
-    async with TransactionNumbers(coordinators.ask, COORDINATORS) as numbers:
+    async with TransactionNumbers(coordinators.ask, placed) as numbers:
         gone, stays = numbers.ask(question("a", 1)), numbers.ask(question("a", 2))
         gone.cancel()
         coordinators.gate.set()
@@ -74,7 +78,7 @@ async def test_who_goes_away_does_not_keep_others_from_their_answers() -> None:
 async def test_each_coordinator_is_asked_about_its_own_ids() -> None:
     coordinators = Coordinators()
     coordinators.gate.set()
-    async with TransactionNumbers(coordinators.ask, COORDINATORS) as numbers:
+    async with TransactionNumbers(coordinators.ask, placed) as numbers:
         names = [f"id-{number}" for number in range(20)]
         answers = await asyncio.gather(*(numbers.ask(question(name, 7)) for name in names))
     assert {answer.number for answer in answers} == {7}
@@ -84,7 +88,7 @@ async def test_each_coordinator_is_asked_about_its_own_ids() -> None:
 async def test_a_call_that_fails_is_the_error_of_its_questions_alone() -> None:
     coordinators = Coordinators(is_away=True)
     coordinators.gate.set()
-    async with TransactionNumbers(coordinators.ask, COORDINATORS) as numbers:
+    async with TransactionNumbers(coordinators.ask, placed) as numbers:
         assert isinstance((await numbers.ask(question("a", 1))).error, CommitFailed)
         coordinators.is_away = False
         assert await numbers.ask(question("a", 1)) == JoinedTransaction(1)
@@ -92,7 +96,7 @@ async def test_a_call_that_fails_is_the_error_of_its_questions_alone() -> None:
 
 async def test_who_still_waits_at_the_end_is_told_so() -> None:
     coordinators = Coordinators()
-    async with TransactionNumbers(coordinators.ask, COORDINATORS) as numbers:
+    async with TransactionNumbers(coordinators.ask, placed) as numbers:
         asked = numbers.ask(question("a", 1))
         await asyncio.sleep(0)
         waiting = numbers.ask(question("a", 2))
