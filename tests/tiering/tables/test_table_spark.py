@@ -5,6 +5,7 @@ Of the newest Spark that Iceberg has a runtime for; Maven brings both.
 
 import random
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -29,15 +30,14 @@ STEPS: Final = 200 if IS_EXHAUSTIVE else 8
 COMPARED_EVERY: Final = 40 if IS_EXHAUSTIVE else STEPS
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveBroker]:
-    directory = tmp_path_factory.mktemp("tables")
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[LiveBroker]:
     settings = {"http.listen": "127.0.0.1:0", "log.retention.check.interval.ms": "3600000"}
-    with LiveBroker(directory / "data", settings) as running:
+    with LiveBroker(tmp_path / "data", settings) as running:
         yield running
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def spark(broker: LiveBroker) -> Iterator[SparkTables]:
     try:
         with spark_tables(catalogue_url(broker)) as running:
