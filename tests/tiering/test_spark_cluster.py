@@ -18,6 +18,10 @@ from tests.support.spark_cluster import spark_cluster, spark_home
 from wal.stores.blocking_store import open_blocking_store
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
+NOT_OPTIMISED = {
+    f"spark.{where}.extraJavaOptions": "-XX:TieredStopAtLevel=1" for where in ("driver", "executor")
+}
+"""For JVMs that live for seconds. Another collector would leave executors too little memory."""
 BATCHES = [SampleBatch([SampleRecord(value=b"%d" % at)] * 50) for at in range(4)]
 
 
@@ -47,6 +51,7 @@ def test_segments_are_rolled_from_the_bucket_by_executors_that_have_only_what_th
             "spark.pyspark.driver.python": sys.executable,
             "spark.executor.memory": "500m",
             "spark.executor.cores": "2",
+            **NOT_OPTIMISED,
         }
         if launcher == "spark-submit":
             # What it is told counts more than the file, and --conf of the command more than both.
@@ -122,6 +127,7 @@ def test_a_topic_is_read_by_executors_that_have_only_what_they_are_sent(tmp_path
             "spark.pyspark.driver.python": sys.executable,
             "spark.driver.host": "127.0.0.1",
             "spark.executor.memory": "500m",
+            **NOT_OPTIMISED,
         }
         environment = {
             "SPARK_CONF_DIR": str(spark_conf_dir(tmp_path / "conf", defaults)),
