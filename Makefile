@@ -38,6 +38,9 @@ PACKAGES := diskless tiering metadata wal demo $(if $(wildcard bench/__main__.py
 # and the tests start hundreds of brokers.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
+# Compiles the test files beside the lint, which leaves a core to it: else every worker does, at once.
+COMPILE := $(if $(PYTEST_ARGS),true,$(PYTEST) -n 0 --collect-only -qq > /dev/null 2>&1 || true)
+
 help:
 	@echo 'Diskless: Kafka-compatible logs whose only durable store is an S3-compatible bucket.'
 	@echo
@@ -87,14 +90,18 @@ demo: $(DEV_INSTALLED) bytecode
 # Java the tests that need Spark are skipped, and say so.
 check: $(DEV_INSTALLED)
 	@status=0; \
+	{ $(COMPILE); } & \
 	$(MAKE) lint || status=$$?; \
+	wait; \
 	echo '== unit tests'; \
 	$(PYTEST) -m unit $(PYTEST_ARGS) || status=$$?; \
 	exit $$status
 
 test: $(DEV_INSTALLED) $(LOCALSTACK_INSTALLED)
 	@status=0; \
+	{ $(COMPILE); } & \
 	$(MAKE) lint || status=$$?; \
+	wait; \
 	scripts/need-java || echo 'going on: the tests that need Spark will be skipped'; \
 	echo '== tests'; \
 	$(PYTEST) $(PYTEST_ARGS) || status=$$?; \
