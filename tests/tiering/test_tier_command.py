@@ -4,9 +4,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from fake_broker import FakeBroker, FakeCoordinator
 from tiering_samples import (
@@ -20,7 +22,7 @@ from tiering_samples import (
     put_wal_object,
 )
 
-from metadata.operations import PlanSegments, SegmentPlan
+from metadata.operations import AbortedTransaction, PlanSegments, SegmentPlan
 from tests.support.batch_builder import seal
 from tests.support.compacted import LocalCompactor
 from tiering.jobs import command
@@ -28,9 +30,9 @@ from tiering.jobs.command import tier
 from tiering.jobs.rounds import Done, Failed, Failure, Sizes, Written
 from tiering.jobs.statistics import OTHERS, TOPICS_MAX, TierStatistics
 from tiering.jobs.stopping import Stop
-from tiering.roll import Rolled
+from tiering.roll import Rolled, roll
 from wal.clock import SystemClock
-from wal.errors import CommitFailed, NotCoordinator
+from wal.errors import CommitFailed, NotCoordinator, Rejected
 
 
 class PlainWorker:
@@ -104,6 +106,47 @@ def test_a_batch_that_cannot_be_decoded_is_told_of_and_is_no_failure(
     assert "records │ 10" in lines
     assert "batches not decodable, kept as sent │ 2" in lines
     assert "failed │ 0" in lines
+
+
+def test_what_was_aborted_is_told_of_and_left_out(
+    worker: PlainWorker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    of_7 = SampleBatch([SampleRecord()] * 2, producer_id=7, transaction_number=1)
+    of_8 = of_7._replace(producer_id=8)
+    plain = SampleBatch([SampleRecord()] * 3, producer_id=7)
+    extents = put_wal_object(file_store(tmp_path), "wal/00/0", [[of_7, of_8, plain, of_7, of_7]])
+    # The marker at 11 ends what producer 7 began at 0; another one begins at 12, and is committed.
+    behind = put_wal_object(file_store(tmp_path), "wal/00/1", [[of_7]], base_offset=12)
+    aborted = [AbortedTransaction(7, 0, 11), AbortedTransaction(8, 50, 60)]
+    plan = plan_of([*extents, *behind])
+    plan = replace(plan, markers=[11], aborted=aborted)
+    coordinator = FakeCoordinator([plan])
+    with FakeBroker(coordinator, "file:///place") as broker:
+        assert tier(bootstrap=broker.bootstrap) == 0
+    (segment,) = coordinator.committed.values()
+    counts = (segment.record_count, segment.control_count, segment.aborted_count)
+    assert counts == (7, 1, 6)
+    rows = pq.read_table(tmp_path / segment.object_key, partitioning=None, columns=["offset"])
+    assert rows.column("offset").to_pylist() == [2, 3, 4, 5, 6, 12, 13]
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "records of aborted transactions, left out │ 6" in lines
+
+
+@pytest.mark.parametrize("markers", [[], [4], [5, 6], [5, 5]])
+def test_a_plan_whose_markers_do_not_fit_between_its_extents_fails(
+    tmp_path: Path, markers: list[int]
+) -> None:
+    store = file_store(tmp_path)
+    batch = SampleBatch([SampleRecord()] * 5)
+    extents = [
+        extent
+        for at in (0, 6)
+        for extent in put_wal_object(store, f"wal/00/{at}", [[batch]], base_offset=at)
+    ]
+    plan = replace(plan_of(extents), markers=markers)
+    with pytest.raises(Rejected, match="planned extents"):
+        roll(plan, store)
+    assert roll(replace(plan, markers=[5]), store).segment.control_count == 1
 
 
 def test_nothing_due_is_a_success_too(worker: PlainWorker) -> None:

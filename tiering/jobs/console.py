@@ -89,6 +89,7 @@ def print_roll(console: Console, report: RollReport, elapsed_s: float) -> None:
             ("bytes read ÷ rolled", f"{work.get_bytes / max(report.input_bytes, 1):.2f}"),
         ]
     seldom = {
+        "records of aborted transactions, left out": report.aborted_count,
         "batches not decodable, kept as sent": report.raw_batch_count,
         "keys and values that do not fit": report.untyped_count,
         "schemas without columns": len(report.schema_problems),

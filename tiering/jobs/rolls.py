@@ -56,6 +56,11 @@ class RollReport(JobReport[SegmentPlan, Rolled]):
         return sum(one.made.raw_batch_count for one in self.committed)
 
     @property
+    def aborted_count(self) -> int:
+        """Records of aborted transactions, which no segment has."""
+        return sum(segment.aborted_count for segment in self.segments)
+
+    @property
     def untyped_count(self) -> int:
         """Keys and values that did not fit their schema."""
         return sum(one.made.untyped_count for one in self.committed)
