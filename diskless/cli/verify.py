@@ -3,9 +3,9 @@
 - chunks: every index record, salt, sequence and CRC, every batch's CRC. A torn tail is counted,
   not reported: it is what a crash leaves, and the next start cuts it.
 - metadata: each metadata partition's log is replayed; offsets dense, extents disjoint, live counts
-  right; SQLite and every snapshot have the state hash that the log gives
-  (`metadata.replica.verify`). The logs are those in the data directory or, when there are none,
-  those in the object store.
+  right; every open transaction has its transactional id; SQLite and every snapshot have the state
+  hash that the log gives (`metadata.replica.verify`). The logs are those in the data directory or,
+  when there are none, those in the object store.
 - objects: everything that the metadata refers to is in the store, as large as it was committed, and
   its batches or row groups carry the checksums they should. Segments have the rows that they were
   committed with, and where no compaction removed any, all of each batch. What is kept for a rebuild
@@ -36,6 +36,7 @@ from metadata.operations import WRITE_AHEAD_MULTI_SEGMENT
 from metadata.rebuild.rebuild import Progress, for_each
 from metadata.replica.snapshots import SnapshotStore
 from metadata.replica.verify import LiveObject, SegmentRange, verify_metadata
+from metadata.replica.verify_transactions import HeldTransactions, unheld
 from tiering.segment_format import SegmentFooter
 from tiering.segment_verification import verify_segment
 from wal import errors
@@ -143,6 +144,7 @@ async def _verify_partitions(
         raise errors.InvalidSettings(f"neither {data} nor {store.url} holds metadata")
     cluster_id = await _cluster_id(store, data, is_local=bool(local))
     live: dict[ObjectKey, LiveObject] = {}
+    transactions: list[HeldTransactions] = []
     for index in local or shared:
         try:
             log = await (_local_log(data, index) if local else _object_log(store, index))
@@ -165,10 +167,14 @@ async def _verify_partitions(
         checked["metadata partitions"] += 1
         checked["metadata records"] += report.records
         checked["partitions"] += report.partitions
+        transactions.append(report.transactions)
         for item in report.live_objects:
             known = live.get(item.object_key)
             if known is None or known.object_bytes < item.object_bytes:
                 live[item.object_key] = item
+    # Several logs in the store may be read while other brokers go on, so not as of one moment.
+    if local or len(shared) == 1:
+        violations += [f"{subject}: {problem}" for subject, problem in unheld(transactions)]
     return list(live.values())
 
 

@@ -27,7 +27,11 @@ from metadata.records.groups import GroupKind
 from metadata.replica.snapshot_format import SnapshotManifest
 from metadata.replica.snapshots import SnapshotStatus, SnapshotStore
 from metadata.replica.state_recovery import REPLAY_BYTES, apply_batches
-from metadata.replica.verify_transactions import transaction_violations
+from metadata.replica.verify_transactions import (
+    HeldTransactions,
+    held_transactions,
+    transaction_violations,
+)
 from metadata.state import schema
 from metadata.state.file_queries import NO_UPLOADER
 from metadata.state.image import CommittedImage
@@ -74,6 +78,8 @@ class MetadataReport(NamedTuple):
     live_objects: Sequence[LiveObject]
     records: int
     partitions: int
+    transactions: HeldTransactions
+    """What is open here, and which transactional ids are coordinated here."""
 
 
 class _Claim(NamedTuple):
@@ -119,6 +125,7 @@ async def verify_metadata(
                 live_objects=await replayed.read(live_objects),
                 records=image.next_offset,
                 partitions=len(image.partitions),
+                transactions=await replayed.read(held_transactions),
             )
 
 
