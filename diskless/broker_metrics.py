@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from diskless.metrics import Kind, MetricsOf, MetricSource, Samples
 from diskless.parts.broker_parts import BrokerParts
 from diskless.parts.leader_workers import LeaderWorkers
+from diskless.parts.transaction_metrics import transaction_metrics
 from diskless.security_metrics import security_metrics
 from metadata.coordinator.metadata_partition import MetadataPartition
 from wal.caches.object_cache import ObjectCacheStatistics
@@ -219,6 +220,7 @@ def broker_metrics(parts: BrokerParts) -> Sequence[MetricSource]:
             lambda it: len(it.base.insecure),
         ),
         *security_metrics(parts),
+        *transaction_metrics(lambda: parts.coordination.transactions),
         server.gauge(
             "diskless_request_memory_bytes",
             "Memory held by requests: receive buffers, and what unanswered requests keep",

@@ -34,6 +34,7 @@ from metadata.messages.find_batches import FindBatchesMessage
 from metadata.messages.readers import READ_EXTENTS, READ_OFFSETS, READ_TOPIC
 from metadata.messages.sinks import COMMIT_STAGED, OPEN_SINK
 from metadata.messages.tables import COMMIT_TABLES, LIST_SEGMENTS, LIST_TABLES
+from metadata.messages.transactions import ABORT_TRANSACTIONS, LIST_TRANSACTIONS
 from metadata.operations import (
     READ_COMMITTED,
     FindBatches,
@@ -56,6 +57,11 @@ from metadata.table_operations import (
     ListSegments,
     ListTables,
     TableCommit,
+)
+from metadata.transaction_operations import (
+    AbortTransaction,
+    ListTransactions,
+    Transaction,
 )
 from wal.clock import SystemClock
 from wal.errors import CommitFailed, CommitOutcomeUnknown, DisklessError, InvalidSettings, Retriable
@@ -189,6 +195,20 @@ class CoordinatorClient:
         if isinstance(listed, DisklessError):
             raise listed
         return listed.tokens
+
+    def list_transactions(self, asked: ListTransactions) -> Sequence[Transaction]:
+        """The next transactional ids in the order of their names, or those that are named."""
+        (listed,) = self._call(LIST_TRANSACTIONS, asked)
+        if isinstance(listed, DisklessError):
+            raise listed
+        return listed.transactions
+
+    def abort_transaction(self, asked: AbortTransaction) -> Transaction:
+        """The transaction as it was before; what was open has ended, or soon will have."""
+        (aborted,) = self._call(ABORT_TRANSACTIONS, [asked])
+        if isinstance(aborted, DisklessError):
+            raise aborted
+        return aborted
 
     def _call(self, operation: Operation[Request, Answer], request: Request) -> Sequence[Answer]:
         return self._run(lambda broker: broker.call(operation, request))

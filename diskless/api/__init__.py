@@ -7,6 +7,7 @@ from diskless.api.coordinator.coordinator_operation import RunningOperations
 from diskless.api.coordinator.reading import reader_apis
 from diskless.api.coordinator.segments import segment_apis
 from diskless.api.coordinator.sinks import SinkService, sink_apis
+from diskless.api.coordinator.transactions import transaction_apis
 
 __all__ = (
     "RunningOperations",
@@ -17,4 +18,5 @@ __all__ = (
     "segment_apis",
     "sink_apis",
     "token_apis",
+    "transaction_apis",
 )

@@ -6,7 +6,8 @@
 - `serve`: a broker as a process; `tables`: what commands print
 - `verify`, `rebuild`: the work of these commands
 - `metadata_dump`, `snapshot_list`, `metadata_sources`: `diskless metadata`, and where it reads from
-- `acl`: `diskless acl`; `user`: `diskless user`; `tier`: `diskless tier`
+- `acl`: `diskless acl`; `user`: `diskless user`; `transactions`: `diskless transaction`; `tier`:
+  `diskless tier`
 - `topic_client`, `quota_client`, `admin_connection`: what `diskless topic` and `diskless quota` ask
   of a running broker, and the stock admin client they do it with
 """

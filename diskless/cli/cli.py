@@ -1,7 +1,7 @@
 """The command line: what each sub-command takes stands beside what it does.
 
-`serve` runs a broker. `topic`, `quota`, `acl`, `user`, `token` and `tier` are clients of a running
-one (`broker_commands`, `acl`, `user`, `tier`).
+`serve` runs a broker. `topic`, `quota`, `acl`, `user`, `token`, `transaction` and `tier` are
+clients of a running one (`broker_commands`, `acl`, `user`, `transactions`, `tier`).
 `verify`, `chunk dump` and `wal dump` read what is stored, without a broker, `rebuild` writes lost
 metadata anew, and `cluster` has to do with what brokers share (`stored_commands`); `metadata` reads
 with or without one (`metadata_commands`).
@@ -27,6 +27,7 @@ from diskless.cli.metadata_commands import add_metadata
 from diskless.cli.options import DEFAULT_LISTEN, Commands, add_data, add_pairs, command, key_values
 from diskless.cli.stored_commands import add_cluster, add_dumps, add_rebuild, add_verify
 from diskless.cli.tier.tier_command import add_tier
+from diskless.cli.transactions.transaction_commands import add_transaction
 from diskless.cli.user.token_commands import add_token
 from diskless.cli.user.user_commands import add_user
 from wal.errors import DisklessError, InvalidSettings
@@ -76,6 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     add_user(commands)
     add_token(commands)
     add_acl(commands)
+    add_transaction(commands)
     add_tier(commands)
     add_verify(commands)
     add_rebuild(commands)

@@ -19,6 +19,7 @@ from diskless.api import (
     segment_apis,
     sink_apis,
     token_apis,
+    transaction_apis,
 )
 from diskless.authorization import AllowEverything, Authorizer
 from diskless.cluster.cluster import (
@@ -156,6 +157,9 @@ def _apis(
         *segment_apis(client, store_url, operations, authorizer, audit),
         *reader_apis(client, reads.search, store_url, operations, authorizer, audit),
         *token_apis(client, base.clock.now_ms, operations, authorizer, audit),
+        *transaction_apis(
+            client, coordination.transactions.coordinator_of, operations, authorizer, audit
+        ),
         *sink_apis(
             SinkService(
                 client,

@@ -24,6 +24,7 @@ fails while somebody is told is tried again, with back-off, until this broker le
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
@@ -72,6 +73,7 @@ log = structlog.get_logger(__name__)
 class TransactionCounts(NamedTuple):
     """The transactions of a coordinator when it looked at all of them the last time."""
 
+    ids: int = 0
     ongoing: int = 0
     oldest_began_ms: int | None = None
 
@@ -126,7 +128,8 @@ class PartitionTransactions:
         self._sleep = sleep
         self._tasks: asyncio.TaskGroup | None = None
         self._telling: dict[str, asyncio.Task[None]] = {}
-        self.timed_out = 0
+        self.ended: Final[Counter[str]] = Counter()
+        """By outcome: committed, aborted, timed_out; what was decided for who asked this broker."""
         self.counts = TransactionCounts()
 
     # -- life -----------------------------------------------------------------------------------
@@ -166,7 +169,7 @@ class PartitionTransactions:
 
     async def _look_at_all(self) -> None:
         """Count them, and go on with those that are decided."""
-        ongoing = 0
+        ongoing = number = 0
         oldest_ms: int | None = None
         for number, transaction in enumerate(self._store.transactions(), 1):
             if transaction.state == TransactionState.ONGOING:
@@ -177,7 +180,7 @@ class PartitionTransactions:
                 self._see_to_the_end(transaction)
             if number % _LOOKED_AT_ONCE == 0:
                 await asyncio.sleep(0)
-        self.counts = TransactionCounts(ongoing, oldest_ms)
+        self.counts = TransactionCounts(number, ongoing, oldest_ms)
 
     @property
     def ending(self) -> int:
@@ -187,12 +190,12 @@ class PartitionTransactions:
     async def _retried(self, what: str, action: Callable[[], Awaitable[None]]) -> None:
         try:
             await action()
-        except (Retriable, OutcomeUnknown) as error:
+        except (Retriable, OutcomeUnknown, Rejected) as error:
             log.warning("transactions are looked at later", what=what, error=str(error))
 
     async def _abort_timed_out(self) -> None:
         while aborted := await self._store.abort_timed_out(ABORTED_AT_ONCE):
-            self.timed_out += len(aborted)
+            self.ended["timed_out"] += len(aborted)
             for transaction in aborted:
                 log.info(
                     "transaction timed out",
@@ -211,6 +214,7 @@ class PartitionTransactions:
 
     async def init_producer(self, asked: InitProducer) -> InitializedProducer:
         """See `TransactionRouter`; so for all that follow."""
+        before = self._ongoing(asked.transactional_id)
         try:
             answer = await self._store.init_producer(asked)
         except DisklessError as error:
@@ -218,6 +222,8 @@ class PartitionTransactions:
         if isinstance(answer.error, ConcurrentTransactions):
             # Perhaps it has just been decided, by this very request.
             self._look(asked.transactional_id)
+        if before is not None and self._ongoing(asked.transactional_id) != before:
+            self.ended["aborted"] += 1
         return answer
 
     async def add(self, asked: AddToTransaction) -> DisklessError | None:
@@ -227,24 +233,37 @@ class PartitionTransactions:
             return as_transaction_error(error)
 
     async def end(self, asked: EndTransaction) -> DisklessError | None:
-        return await self._ended(asked.transactional_id, self._store.end_transaction(asked))
+        outcome = "committed" if asked.is_commit else "aborted"
+        decision = self._store.end_transaction(asked)
+        return await self._ended(asked.transactional_id, decision, outcome)
 
     async def abort(self, asked: AbortTransaction) -> DisklessError | None:
-        return await self._ended(asked.transactional_id, self._store.abort_transaction(asked))
+        decision = self._store.abort_transaction(asked)
+        return await self._ended(asked.transactional_id, decision, "aborted")
 
     async def _ended(
-        self, transactional_id: str, decision: Awaitable[EndedTransaction]
+        self, transactional_id: str, decision: Awaitable[EndedTransaction], outcome: str
     ) -> DisklessError | None:
+        before = self._ongoing(transactional_id)
         try:
             ended = await decision
         except DisklessError as error:
             return as_transaction_error(error)
+        if ended.error is None and ended.number == before:
+            self.ended[outcome] += 1
         if ended.error is None and not ended.is_completed:
             self._look(transactional_id)
             telling = self._telling.get(transactional_id)
             if telling is not None:
                 await asyncio.wait([telling], timeout=ANSWERED_AFTER_S)
         return ended.error
+
+    def _ongoing(self, transactional_id: str) -> int | None:
+        """The number of the transaction that is not decided, if there is one."""
+        known = self._store.transaction(transactional_id)
+        if known is None or known.state != TransactionState.ONGOING:
+            return None
+        return known.number
 
     # -- administration -------------------------------------------------------------------------
 

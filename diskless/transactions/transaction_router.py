@@ -41,6 +41,9 @@ from wal.errors import DisklessError, InvalidRequest, InvalidTransactionTimeout,
 NOTHING_REFUSED: Final[Mapping[Any, DisklessError]] = MappingProxyType({})
 
 
+OUTCOMES: Final = ("committed", "aborted", "timed_out")
+
+
 class FollowedPartition(Protocol):
     """A metadata partition as the router sees it."""
 
@@ -54,6 +57,19 @@ class Producer(NamedTuple):
     transactional_id: str
     producer_id: int
     producer_epoch: int
+
+
+class TransactionStatistics(NamedTuple):
+    """The first three are as of the last look at all transactional ids."""
+
+    ids: int
+    ongoing: int
+    oldest_s: float
+    """Since the oldest transaction that is not decided began; 0: there is none."""
+    ending: int
+    """Transactions that are decided, and of which not everybody has heard."""
+    ended: Mapping[str, int]
+    """Decisions by outcome, since the last time that this broker came to lead."""
 
 
 class TransactionRouter:
@@ -107,10 +123,25 @@ class TransactionRouter:
         self._led[index] = transactions
         return transactions
 
-    @property
-    def timed_out(self) -> int:
-        """Transactions that were aborted here because they were open for too long."""
-        return sum(transactions.timed_out for transactions in self._led.values())
+    def statistics(self) -> TransactionStatistics:
+        """Of the coordinators that are led here, and what was decided by those that were."""
+        led = tuple(self._led.values())
+        leading = [transactions for transactions in led if transactions.serves]
+        began = [
+            transactions.counts.oldest_began_ms
+            for transactions in leading
+            if transactions.counts.oldest_began_ms is not None
+        ]
+        return TransactionStatistics(
+            ids=sum(transactions.counts.ids for transactions in leading),
+            ongoing=sum(transactions.counts.ongoing for transactions in leading),
+            oldest_s=max(self._clock.now_ms() - min(began), 0) / 1000 if began else 0.0,
+            ending=sum(transactions.ending for transactions in leading),
+            ended={
+                outcome: sum(transactions.ended[outcome] for transactions in led)
+                for outcome in OUTCOMES
+            },
+        )
 
     # -- the way --------------------------------------------------------------------------------
 

@@ -51,6 +51,7 @@ def test_help_names_every_command_and_loads_nothing_heavy() -> None:
         "topic",
         "quota",
         "acl",
+        "transaction",
         "tier",
         "verify",
         "rebuild",

@@ -178,7 +178,7 @@ async def test_what_is_open_for_too_long_is_aborted_and_told() -> None:
         setting.store.timed_out = [setting.store.known]
         setting.tick.set()
         await until(lambda: setting.store.completed == [1])
-        assert router.timed_out == 1
+        assert router.statistics().ended["timed_out"] == 1
     assert {part.is_commit for _, part in setting.heard} == {False}
 
 
