@@ -1,5 +1,7 @@
 """Wires all APIs for Kafka clients to what they call."""
 
+from collections.abc import Callable
+
 from diskless.api.access import Access
 from diskless.api.acls import create_acls, delete_acls, describe_acls
 from diskless.api.cluster import api_versions, describe_cluster, describe_log_dirs
@@ -44,6 +46,13 @@ from diskless.api.topics import (
     describe_topic_partitions,
     metadata,
 )
+from diskless.api.transactions import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
+    describe_transactions,
+    end_txn,
+    list_transactions,
+)
 from diskless.api.users import (
     alter_user_scram_credentials,
     describe_user_scram_credentials,
@@ -69,6 +78,8 @@ from diskless.ports import (
 from diskless.quotas.quotas import QuotaEnforcer
 from diskless.server.registry import ApiRegistry
 from diskless.topics.topic_config_entries import TopicConfigs
+from diskless.transactions.transaction_numbers import TransactionNumbers
+from diskless.transactions.transaction_router import TransactionRouter
 
 
 def kafka_apis(
@@ -76,6 +87,8 @@ def kafka_apis(
     manager: ReplicaManager,
     cluster: Cluster,
     groups: GroupRouter,
+    transactions: TransactionRouter,
+    transaction_numbers: TransactionNumbers,
     topics: TopicAdmin,
     producer_ids: ProducerIds,
     broker_configs: BrokerConfigs,
@@ -87,6 +100,7 @@ def kafka_apis(
     authorizer: Authorizer,
     acl_admin: AclAdmin | None,
     audit: Audit,
+    now_ms: Callable[[], int],
 ) -> ApiRegistry:
     """A registry to which more may be added; ApiVersions lists what is in it when it is asked.
 
@@ -101,7 +115,7 @@ def kafka_apis(
             throttled(fetch.api(manager, topics, fetch_sessions, routing, access), quotas),
             list_offsets.api(manager, access),
             metadata.api(cluster, topics, access),
-            find_coordinator.api(cluster, groups, access),
+            find_coordinator.api(cluster, groups, transactions, access),
             offset_for_leader_epoch.api(manager, access),
             create_topics.api(topics, topic_configs, access),
             delete_topics.api(topics, access),
@@ -120,7 +134,10 @@ def kafka_apis(
             list_groups.api(groups, access),
             delete_groups.api(groups, access),
             offset_delete.api(groups, access),
-            init_producer_id.api(producer_ids, access),
+            init_producer_id.api(producer_ids, transactions, access),
+            add_partitions_to_txn.api(transactions, transaction_numbers, access),
+            add_offsets_to_txn.api(transactions, access),
+            end_txn.api(transactions, access),
             describe_configs.api(cluster, topics, topic_configs, broker_configs, access),
             list_config_resources.api(cluster, topics, access),
             alter_configs.api(topics, access),
@@ -128,6 +145,8 @@ def kafka_apis(
             describe_topic_partitions.api(cluster, topics, access),
             describe_log_dirs.api(cluster, topics, stored, access),
             describe_producers.api(topics, stored, access),
+            describe_transactions.api(transactions, topics, access),
+            list_transactions.api(transactions, now_ms, access),
             describe_cluster.api(cluster, access),
             describe_client_quotas.api(quota_admin, access),
             alter_client_quotas.api(quota_admin, access),

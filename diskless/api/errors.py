@@ -43,10 +43,6 @@ class InvalidReplicaAssignment(Rejected):
     """A manual assignment of other partitions than are to be created."""
 
 
-class TransactionsNotServed(Rejected):
-    """A transactional id. The code is the one that all clients give up at, at once."""
-
-
 class GroupAuthorizationFailed(Rejected):
     """The client may not do this to the group."""
 
@@ -164,7 +160,6 @@ KAFKA_CODE: Final[Mapping[type[DisklessError], ErrorCode]] = {
     fetch_sessions.FetchSessionUnknown: ErrorCode.fetch_session_id_not_found,
     fetch_sessions.InvalidFetchSessionEpoch: ErrorCode.invalid_fetch_session_epoch,
     fetch_sessions.FetchSessionTopicIds: ErrorCode.fetch_session_topic_id_error,
-    TransactionsNotServed: ErrorCode.transactional_id_authorization_failed,
     errors.TopicAuthorizationFailed: ErrorCode.topic_authorization_failed,
     GroupAuthorizationFailed: ErrorCode.group_authorization_failed,
     TransactionalIdAuthorizationFailed: ErrorCode.transactional_id_authorization_failed,

@@ -133,6 +133,8 @@ def _apis(
         manager=replicas,
         cluster=_cluster(base, storage, coordination),
         groups=coordination.groups,
+        transactions=coordination.transactions,
+        transaction_numbers=coordination.transaction_numbers,
         topics=CoordinatorTopics(
             client,
             base.config.broker,
@@ -151,6 +153,7 @@ def _apis(
         authorizer=authorizer,
         acl_admin=acl_admin,
         audit=audit,
+        now_ms=base.clock.now_ms,
     )
     for api in (
         *coordinator_apis(coordination.local, reads.search, operations, authorizer, audit),

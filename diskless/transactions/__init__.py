@@ -6,7 +6,7 @@
 - `transaction_numbers`: asks coordinators which transaction a batch or an offset belongs to;
   `numbered_batches`: asks it for the batches of a Produce request
 - `call_lanes`: one call at a time to each coordinator, for both
-- `settings`, `errors`: limits and times; what a coordinator refuses
+- `settings`, `errors`: limits and times; what a coordinator refuses; `state_names`: Kafka's
 
 What is decided about transactions is decided in `metadata/`: metadata/transaction_operations.py has
 the words.

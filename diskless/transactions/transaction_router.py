@@ -194,6 +194,26 @@ class TransactionRouter:
             )
         )
 
+    async def located(
+        self,
+        partitions: Sequence[tuple[str, int]],
+        refused: Mapping[Any, DisklessError] = NOTHING_REFUSED,
+    ) -> Sequence[TransactionPartition | DisklessError]:
+        """Each with its coordinator; an error for what is not there, or is of a `refused` topic."""
+        topics = self._topics()
+
+        def find(named: tuple[str, int]) -> TransactionPartition | DisklessError:
+            name, index = named
+            if name in refused:
+                return refused[name]
+            topic = topics.get(name)
+            if topic is None or not 0 <= index < topic.partition_count:
+                return UnknownPartition(f"{name}-{index}")
+            partition = TopicIdPartition(topic.topic_id, index)
+            return TransactionPartition(partition, topic.coordinator_of(index))
+
+        return await each(find, partitions)
+
     async def add_partitions(
         self,
         producer: Producer,
@@ -208,26 +228,9 @@ class TransactionRouter:
         transactions = self._transactions(producer.transactional_id)
         if isinstance(transactions, DisklessError):
             return transactions
-        topics = self._topics()
-
-        def find(named: tuple[str, int]) -> TransactionPartition | DisklessError:
-            name, index = named
-            if name in refused:
-                return refused[name]
-            topic = topics.get(name)
-            if topic is None or not 0 <= index < topic.partition_count:
-                return UnknownPartition(f"{name}-{index}")
-            partition = TopicIdPartition(topic.topic_id, index)
-            return TransactionPartition(partition, topic.coordinator_of(index))
-
-        found: list[TransactionPartition] = []
-        errors: list[DisklessError | None] = []
-        for one in await each(find, partitions):
-            if isinstance(one, DisklessError):
-                errors.append(one)
-            else:
-                errors.append(None)
-                found.append(one)
+        located = await self.located(partitions, refused)
+        errors = [one if isinstance(one, DisklessError) else None for one in located]
+        found = [one for one in located if isinstance(one, TransactionPartition)]
         if len(found) < len(errors):
             return errors
         error = await transactions.add(AddToTransaction(*producer, partitions=found))

@@ -174,6 +174,107 @@ class Questions:
         )
         assert answer.error_code == NOTHING
         assert (answer.producer_id >= 0, answer.producer_epoch) == (True, 0)
+        self._producer(version)
+
+    # -- transactions
+
+    def _producer(self, version: int = 4) -> dict[str, Any]:
+        """Of a new transactional id."""
+        name = a_name("id")
+        answer = self._ask(
+            22,
+            version,
+            transactional_id=name,
+            transaction_timeout_ms=60_000,
+            producer_id=-1,
+            producer_epoch=-1,
+        )
+        assert (answer.error_code, answer.producer_epoch) == (NOTHING, 0)
+        return {
+            "transactional_id": name,
+            "producer_id": answer.producer_id,
+            "producer_epoch": answer.producer_epoch,
+        }
+
+    def _begun(self, version: int = 3) -> dict[str, Any]:
+        """Of a new transactional id with an open transaction."""
+        producer = self._producer()
+        topics = [{"name": TOPIC, "partitions": [0]}]
+        answer = self._ask(
+            24,
+            version,
+            **{f"v3_and_below_{name}": value for name, value in producer.items()},
+            v3_and_below_topics=topics,
+            transactions=[{**producer, "verify_only": False, "topics": topics}],
+        )
+        if version < 4:
+            (topic,) = answer.results_by_topic_v3_and_below
+        else:
+            (topic,) = answer.results_by_transaction[0].topic_results
+        (partition,) = topic.results_by_partition
+        assert (topic.name, partition.partition_index) == (TOPIC, 0)
+        assert partition.partition_error_code == NOTHING
+        return producer
+
+    def _end(self, producer: dict[str, Any], version: int = 3) -> None:
+        answer = self._ask(26, version, **producer, committed=version % 2 == 0)
+        assert answer.error_code == NOTHING
+
+    def add_partitions_to_txn(self, version: int) -> None:
+        self._end(self._begun(version))
+
+    def add_offsets_to_txn(self, version: int) -> None:
+        producer = self._producer()
+        answer = self._ask(25, version, **producer, group_id=a_name("group"))
+        assert answer.error_code == NOTHING
+        self._end(producer)
+
+    def txn_offset_commit(self, version: int) -> None:
+        producer, group = self._producer(), {"group_id": a_name("group")}
+        assert self._ask(25, 3, **producer, **group).error_code == NOTHING
+        offset = {
+            "partition_index": 0,
+            "committed_offset": 1,
+            "committed_leader_epoch": -1,
+            "committed_metadata": "",
+        }
+        nobody = {"generation_id": -1, "member_id": "", "group_instance_id": None}
+        topics = [{"name": TOPIC, "partitions": [offset]}]
+        answer = self._ask(28, version, **producer, **group, **nobody, topics=topics)
+        (partition,) = answer.topics[0].partitions
+        assert partition.error_code == NOTHING
+        self._end(producer)
+
+    def end_txn(self, version: int) -> None:
+        self._end(self._begun(), version)
+
+    def describe_transactions(self, version: int) -> None:
+        producer = self._begun()
+        answer = self._ask(65, version, transactional_ids=[producer["transactional_id"]])
+        (found,) = answer.transaction_states
+        assert (found.error_code, found.transaction_state) == (NOTHING, "Ongoing")
+        assert (found.producer_id, found.transaction_timeout_ms) == (
+            producer["producer_id"],
+            60_000,
+        )
+        assert [(topic.topic, [*topic.partitions]) for topic in found.topics] == [(TOPIC, [0])]
+        self._end(producer)
+
+    def list_transactions(self, version: int) -> None:
+        producer = self._begun()
+        answer = self._ask(
+            66,
+            version,
+            state_filters=["Ongoing"],
+            producer_id_filters=[producer["producer_id"]],
+            duration_filter=-1,
+            transactional_id_pattern="id-.*",
+        )
+        assert (answer.error_code, [*answer.unknown_state_filters]) == (NOTHING, [])
+        (found,) = answer.transaction_states
+        assert found.transactional_id == producer["transactional_id"]
+        assert (found.producer_id, found.transaction_state) == (producer["producer_id"], "Ongoing")
+        self._end(producer)
 
     # -- the cluster
 
@@ -201,14 +302,15 @@ class Questions:
         assert answer.brokers[0].broker_id == answer.controller_id
 
     def find_coordinator(self, version: int) -> None:
-        answer = self._ask(10, version, key="g", key_type=0, coordinator_keys=["g", "h"])
-        if version < 4:
-            assert (answer.error_code, answer.host) == (NOTHING, "127.0.0.1")
-            return
-        assert [(one.key, one.error_code) for one in answer.coordinators] == [
-            ("g", NOTHING),
-            ("h", NOTHING),
-        ]
+        for kind in (0, 1) if version > 0 else (0,):
+            answer = self._ask(10, version, key="g", key_type=kind, coordinator_keys=["g", "h"])
+            if version < 4:
+                assert (answer.error_code, answer.host) == (NOTHING, "127.0.0.1")
+                continue
+            assert [(one.key, one.error_code) for one in answer.coordinators] == [
+                ("g", NOTHING),
+                ("h", NOTHING),
+            ]
 
     # -- topics and configs
 
@@ -594,6 +696,10 @@ QUESTIONS: Final[dict[int, Callable[[Questions, int], None]]] = {
     21: Questions.delete_records,
     22: Questions.init_producer_id,
     23: Questions.offset_for_leader_epoch,
+    24: Questions.add_partitions_to_txn,
+    25: Questions.add_offsets_to_txn,
+    26: Questions.end_txn,
+    28: Questions.txn_offset_commit,
     29: Questions.describe_acls,
     30: Questions.create_acls,
     31: Questions.delete_acls,
@@ -611,6 +717,8 @@ QUESTIONS: Final[dict[int, Callable[[Questions, int], None]]] = {
     51: Questions.alter_user_scram_credentials,
     60: Questions.describe_cluster,
     61: Questions.describe_producers,
+    65: Questions.describe_transactions,
+    66: Questions.list_transactions,
     68: Questions.consumer_group_heartbeat,
     69: Questions.consumer_group_describe,
     74: Questions.list_config_resources,

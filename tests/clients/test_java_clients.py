@@ -180,12 +180,6 @@ def test_a_refused_record_has_its_own_exception_and_the_producer_goes_on(
     }
 
 
-def test_a_transactional_producer_is_refused_at_once(tools: KafkaTools, broker: LiveBroker) -> None:
-    """It could not go on with any answer; this one is final, and none is a word for it."""
-    finished = tools.run("ClientScenarios", "transactions", broker.bootstrap)
-    assert json.loads(finished.lines[-1]) == "TransactionalIdAuthorizationException", finished
-
-
 # Groups
 
 

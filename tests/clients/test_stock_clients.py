@@ -18,7 +18,6 @@ from confluent_kafka import (
     OFFSET_END,
     IsolationLevel,
     KafkaError,
-    KafkaException,
     Message,
     TopicPartition,
 )
@@ -565,13 +564,6 @@ def test_producers_and_consumers_at_once_keep_order_within_every_partition(
     for thread in writers:
         thread.join()
     assert seen == {key: list(range(per_producer)) for key in range(3)}
-
-
-def test_a_client_that_asks_for_transactions_is_told_there_are_none(broker: LiveBroker) -> None:
-    producer = confluent_producer(broker.bootstrap, transactional_id="mine")
-    with pytest.raises(KafkaException) as raised:
-        producer.init_transactions(TIMEOUT_S)
-    assert raised.value.args[0].fatal()
 
 
 def test_a_producer_learns_which_records_of_a_compacted_topic_have_no_key(

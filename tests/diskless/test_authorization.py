@@ -1,13 +1,14 @@
 """What each API asks the authorizer, and what a client sees that is refused.
 
-There are two topics and two groups, "open" and "closed", and something is denied of the closed ones
-or of the cluster. Every API and every version it has is asked about both of them over a socket: the
-closed one has Kafka's error, the open one is served, and nothing behind the API hears of the closed
-one.
+There are two topics, groups and transactional ids, "open" and "closed", and something is denied of
+the closed ones or of the cluster. Every API and every version it has is asked about both of them
+over a socket: the closed one has Kafka's error, the open one is served, and nothing behind the API
+hears of the closed one.
 """
 
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -23,12 +24,16 @@ from diskless.groups import requests
 from diskless.loop.long_work import Steps
 from diskless.ports import ClientInfo, FetchPartition, FetchResult
 from diskless.transactions.transaction_router import Producer
+from metadata.transaction_operations import Transaction, TransactionState
 from tests.support.kafka_fakes import Broker, running_broker
 from tests.support.kafka_raw_client import RawClient, a_batch, produce_frame
+from tests.support.memory_transactions import leading
 from tests.support.profiles import examples
+from wal.coordinates import TopicIdPartition
 from wal.errors import DisklessError, OffsetOutOfRange, Rejected
 
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
+TRANSACTIONAL_ID = ResourceType.TRANSACTIONAL_ID
 READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE = (
     AclOperation.READ, AclOperation.WRITE, AclOperation.CREATE,
     AclOperation.DELETE, AclOperation.ALTER, AclOperation.DESCRIBE,
@@ -43,7 +48,7 @@ Denial = tuple[AclOperation, ResourceType]
 
 
 class Denying:
-    """Denies operations, to topics and groups only where they are closed."""
+    """Denies operations, to topics and such only where they are closed."""
 
     def __init__(self, *denials: Denial) -> None:
         self.denials: Collection[Denial] = denials
@@ -165,6 +170,7 @@ LAYERS = {
     "quotas": ("alter_client_quotas",),
     "acls": ("create_acls", "delete_acls"),
     "stored": ("producers", "size_bytes"),
+    "transactions": ("init_producer", "add_to_transaction", "end_transaction", "transaction"),
 }  # fmt: skip
 
 
@@ -203,13 +209,28 @@ async def serving(authorizer: Denying) -> AsyncIterator[Serving]:
     calls: list[str] = []
     async with running_broker(authorizer=authorizer, coordinated=groups) as broker:
         opened, closed = broker.topics.add("open"), broker.topics.add("closed")
+        store = broker.known_transactions
+        store.known = two_transactions([opened.topic_id, closed.topic_id])
+        own = {"groups": groups, "transactions": store}
         for part, names in LAYERS.items():
-            watch(groups if part == "groups" else getattr(broker, part), names, calls)
+            watch(own.get(part) or getattr(broker, part), names, calls)
         client = await RawClient.connect(broker.server.address)
         try:
-            yield Serving(broker, client, calls, opened.topic_id, closed.topic_id)
+            async with leading(broker.transactions, store):
+                yield Serving(broker, client, calls, opened.topic_id, closed.topic_id)
         finally:
             await client.close()
+
+
+def two_transactions(topics: Sequence[UUID]) -> dict[str, Transaction]:
+    """Both have a partition of each topic in them."""
+    partitions = {TopicIdPartition(topic_id, 0): 0 for topic_id in topics}
+    return {
+        name: Transaction(
+            1, name, 7, 0, state=TransactionState.ONGOING, began_ms=5, partitions=partitions
+        )
+        for name in ("open", "closed")
+    }
 
 
 class Case(NamedTuple):
@@ -367,6 +388,21 @@ def names_and_codes(answer: Any) -> Sequence[tuple[str | None, int]]:
     return [(row.name or None, int(row.error_code)) for row in rows]
 
 
+def partitions_of(name: str) -> Callable[[Serving, int], Mapping[str, Any]]:
+    return always(
+        v3_and_below_transactional_id=name,
+        v3_and_below_topics=both(lambda topic: {"name": topic, "partitions": [0]}),
+    )
+
+
+def codes_of_added(answer: Any) -> Sequence[int]:
+    return [
+        int(row.partition_error_code)
+        for topic in answer.results_by_topic_v3_and_below
+        for row in topic.results_by_partition
+    ]
+
+
 TOPICS_OF = both(lambda name: {"name": name, "partitions": [{"partition_index": 0, "offset": 0}]})
 QUOTA = {"entity": [{"entity_type": "user", "entity_name": "u"}], "ops": []}
 PARTITIONS = codes("topics", "partitions")
@@ -418,6 +454,11 @@ CASES = [
     Case("coordinators", 10, range(4, 7), [(DESCRIBE, GROUP)],
          always(coordinator_keys=["open", "closed"], key_type=0),
          codes("coordinators"), [0, 30], [0, 0]),
+    Case("coordinator of an id", 10, range(1, 4), [(DESCRIBE, TRANSACTIONAL_ID)],
+         always(key="closed", key_type=1), code, 53, 0, False),
+    Case("coordinators of ids", 10, range(4, 7), [(DESCRIBE, TRANSACTIONAL_ID)],
+         always(coordinator_keys=["open", "closed"], key_type=1),
+         codes("coordinators"), [0, 53], [0, 0], False),
     Case("group", 11, range(10), [(READ, GROUP)], always(group_id="closed"), code, 30, 0, False),
     Case("group", 12, range(5), [(READ, GROUP)], always(group_id="closed"), code, 30, 0, False),
     Case("group", 13, range(6), [(READ, GROUP)], always(group_id="closed"), code, 30, 0, False),
@@ -442,6 +483,22 @@ CASES = [
          PARTITIONS, [0, 29], [0, 0]),
     Case("id", 22, range(6), [(IDEMPOTENT_WRITE, CLUSTER), (WRITE, TOPIC)],
          always(transactional_id=None), code, 31, 0, False),
+    Case("transactional id", 22, range(6), [(WRITE, TRANSACTIONAL_ID)],
+         always(transactional_id="closed", transaction_timeout=timedelta(seconds=1),
+                producer_id=-1, producer_epoch=-1), code, 53, 0, False),
+    Case("id", 24, range(4), [(WRITE, TRANSACTIONAL_ID)], partitions_of("closed"),
+         codes_of_added, [53, 53], [0, 0], False),
+    Case("topic", 24, range(4), [(WRITE, TOPIC)], partitions_of("open"),
+         codes_of_added, [55, 29], [0, 0], False),
+    Case("cluster", 24, range(4, 6), [(CLUSTER_ACTION, CLUSTER)],
+         always(transactions=[{"transactional_id": "open", "topics": []}]),
+         lambda answer: (code(answer), len(answer.results_by_transaction)), (31, 0), (0, 1), False),
+    Case("id", 25, range(5), [(WRITE, TRANSACTIONAL_ID)],
+         always(transactional_id="closed", group_id="open"), code, 53, 0, False),
+    Case("group", 25, range(5), [(READ, GROUP)],
+         always(transactional_id="open", group_id="closed"), code, 30, 0, False),
+    Case("id", 26, range(5), [(WRITE, TRANSACTIONAL_ID)],
+         always(transactional_id="closed"), code, 53, 0, False),
     Case("topic", 23, range(2, 5), [(DESCRIBE, TOPIC), (CLUSTER_ACTION, CLUSTER)],
          always(topics=both(lambda n: {"topic": n, "partitions": [{"current_leader_epoch": 0}]})),
          PARTITIONS, [0, 29], [0, 0]),
@@ -510,6 +567,16 @@ CASES = [
     Case("producers", 61, range(1), [(READ, TOPIC)],
          always(topics=both(lambda n: {"name": n, "partition_indexes": [0]})),
          PARTITIONS, [0, 29], [0, 0]),
+    Case("ids", 65, range(1), [(DESCRIBE, TRANSACTIONAL_ID)],
+         always(transactional_ids=["open", "closed"]),
+         codes("transaction_states"), [0, 53], [0, 0]),
+    Case("topics", 65, range(1), [(DESCRIBE, TOPIC)], always(transactional_ids=["open"]),
+         lambda answer: [topic.topic for topic in answer.transaction_states[0].topics],
+         ["open"], ["closed", "open"]),
+    Case("ids", 66, range(3), [(DESCRIBE, TRANSACTIONAL_ID)],
+         always(state_filters=[], producer_id_filters=[], duration_filter=-1),
+         lambda answer: sorted(row.transactional_id for row in answer.transaction_states),
+         ["open"], ["closed", "open"], False),
     Case("group", 68, range(2), [(READ, GROUP)],
          always(group_id="closed", subscribed_topic_names=["open"]), code, 30, 0, False),
     Case("topic", 68, range(2), [(DESCRIBE, TOPIC)],

@@ -349,7 +349,6 @@ public final class AdminScenarios {
     /** What this broker does not serve is refused at once and by name. */
     private void unserved() throws Exception {
         found.put("acls", error(admin.describeAcls(AclBindingFilter.ANY).values()));
-        found.put("transactions", error(admin.listTransactions().all()));
         found.put("quorum", error(admin.describeMetadataQuorum().quorumInfo()));
         found.put("reassignments", error(admin.listPartitionReassignments().reassignments()));
         found.put("tokens", error(admin.describeDelegationToken().delegationTokens()));

@@ -388,13 +388,37 @@ public final class ClientScenarios {
         return found;
     }
 
-    /** A producer with a transactional id. Gives the exception it meets. */
+    /** TOPIC; transactions of two producers with one transactional id. Gives how each ended. */
     private Object transactions() {
-        Map<String, String> settings = Map.of("transactional.id", "t", "max.block.ms", "8000");
-        try (KafkaProducer<byte[], byte[]> producer = producer(settings)) {
-            producer.initTransactions();
-            return "initialised";
-        } catch (RuntimeException refused) {
+        String topic = arguments.get(0);
+        Map<String, String> settings = Map.of("transactional.id", "id-" + topic);
+        Map<String, String> found = new LinkedHashMap<>();
+        try (KafkaProducer<byte[], byte[]> first = producer(settings);
+                KafkaProducer<byte[], byte[]> second = producer(settings)) {
+            first.initTransactions();
+            found.put("committed", ended(first, topic, "committed", true));
+            found.put("aborted", ended(first, topic, "aborted", false));
+            second.initTransactions();
+            found.put("second", ended(second, topic, "second", true));
+            found.put("first again", ended(first, topic, "first again", true));
+        }
+        return found;
+    }
+
+    private static String ended(KafkaProducer<byte[], byte[]> producer, String topic, String value,
+            boolean commits) {
+        try {
+            producer.beginTransaction();
+            producer.send(new ProducerRecord<>(topic, 0, null, value.getBytes())).get();
+            if (commits) {
+                producer.commitTransaction();
+                return "committed";
+            }
+            producer.abortTransaction();
+            return "aborted";
+        } catch (ExecutionException failed) {
+            return failed.getCause().getClass().getSimpleName();
+        } catch (InterruptedException | RuntimeException refused) {
             return refused.getClass().getSimpleName();
         }
     }

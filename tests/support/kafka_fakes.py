@@ -36,11 +36,14 @@ from diskless.quotas.quotas import QuotaEnforcer
 from diskless.server.registry import ApiRegistry
 from diskless.server.server import KafkaServer
 from diskless.server.server_settings import ServerSettings
+from diskless.transactions.transaction_numbers import TransactionNumbers
+from diskless.transactions.transaction_router import TransactionRouter
 from metadata import operations as ops
 from metadata.acls import AclBinding, AclFilter, DeletedAcls
 from tests.support.held_numbers import HeldNumbers
 from tests.support.kafka_raw_client import RawClient
 from tests.support.listeners import plain_listener
+from tests.support.memory_transactions import MemoryTransactions, transactions_elsewhere
 from wal import errors
 from wal.chunks.buffer import BufferPool, FragmentChain
 from wal.clock import Clock, ManualClock, SystemClock
@@ -582,6 +585,9 @@ class Broker:
     quotas: FakeQuotas
     acls: FakeAcls
     users: FakeUsers
+    transactions: TransactionRouter
+    known_transactions: MemoryTransactions
+    """What the broker coordinates, when it does (`leading`)."""
     clients: list[RawClient] = field(default_factory=list)
 
     @property
@@ -625,6 +631,9 @@ async def running_broker(
     quotas, users = FakeQuotas(), FakeUsers()
     rules = FakeAcls() if acls is None else acls
     clock = clock or SystemClock()
+    transactions = transactions_elsewhere(topics, topics)
+    known_transactions = MemoryTransactions()
+    numbers = TransactionNumbers(known_transactions.join, lambda name: 0)
     enforcer = QuotaEnforcer(
         quotas.client_quotas, settings=quota_settings or QuotaSettings(), clock=clock
     )
@@ -632,6 +641,8 @@ async def running_broker(
         manager=manager,
         cluster=cluster,
         groups=coordinated or groups_elsewhere(cluster, topics),
+        transactions=transactions,
+        transaction_numbers=numbers,
         topics=topics,
         producer_ids=topics,
         broker_configs=FakeConfigs(configs),
@@ -643,6 +654,7 @@ async def running_broker(
         authorizer=authorizer or AllowEverything(),
         audit=audit or UNNOTED,
         acl_admin=rules if acls is not None or authorizer is not None else None,
+        now_ms=clock.now_ms,
     )
     for api in apis or ():
         registry.add(api)
@@ -658,7 +670,7 @@ async def running_broker(
         limits=enforcer,
         processor_time=processor_time,
     )
-    async with server:
+    async with numbers, server:
         host, port = server.address
         cluster.endpoint = BrokerEndpoint(0, host, port, "rack-a")
         broker = Broker(
@@ -673,6 +685,8 @@ async def running_broker(
             quotas,
             rules,
             users,
+            transactions,
+            known_transactions,
         )
         yield broker
         for client in broker.clients:

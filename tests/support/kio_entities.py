@@ -4,7 +4,7 @@ import functools
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass, make_dataclass
 from dataclasses import field as dataclass_field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 from uuid import UUID
@@ -12,6 +12,7 @@ from uuid import UUID
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 
 CLASS_VARIABLES = ("__type__", "__version__", "__flexible__", "__api_key__", "__header_schema__")
@@ -124,6 +125,10 @@ def _scalars(kafka_type: str) -> st.SearchStrategy[Any]:
             return st.integers(-(2**31), 2**31 - 1).map(lambda ms: timedelta(milliseconds=ms))
         case "timedelta_i64":
             return st.integers(-(2**50), 2**50).map(lambda ms: timedelta(milliseconds=ms))
+        case "datetime_i64":
+            # kio knows none before 1970.
+            since = st.integers(0, 2**47)
+            return since.map(lambda ms: _EPOCH + timedelta(milliseconds=ms))
         case _:
             bits = _BITS[kafka_type]
             return st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
@@ -145,6 +150,7 @@ def _smallest_value(item: Field[Any]) -> Any:
             "error_code": ErrorCode.none,
             "timedelta_i32": timedelta(0),
             "timedelta_i64": timedelta(0),
+            "datetime_i64": _EPOCH,
         }
         single = zeros.get(item.metadata["kafka_type"], 0)
     return (single,) if is_tuple else single

@@ -1,11 +1,9 @@
-"""FindCoordinator, key 10, versions 0-6: names the broker that coordinates a group.
+"""FindCoordinator, key 10, versions 0-6: names the broker that coordinates a group or a producer.
 
-- Groups (type 0): the broker that leads the metadata partition the group belongs to.
-  COORDINATOR_NOT_AVAILABLE while nobody leads it, or where that broker does not have the listener
-  that was asked through.
-- Transactions (type 1) are not served; naming this broker lets clients get a clear answer from the
-  API they go on with, instead of looking for a coordinator for ever.
-- Asks for DESCRIBE on each group.
+- Groups (type 0) and transactional ids (type 1): the broker that leads the metadata partition that
+  the name belongs to. COORDINATOR_NOT_AVAILABLE while nobody leads it, or where that broker does
+  not have the listener that was asked through.
+- Asks for DESCRIBE on each group or transactional id.
 - Share groups (type 2) and unknown types are INVALID_REQUEST.
 """
 
@@ -20,6 +18,7 @@ from diskless.loop.long_work import Steps
 from diskless.ports import BrokerEndpoint, Cluster
 from diskless.protocol.messages import Fields, decode_request, encode_response
 from diskless.server.registry import Api, Outcome, Request
+from diskless.transactions.transaction_router import TransactionRouter
 from wal.errors import DisklessError, InvalidRequest
 
 KEY: Final = 10
@@ -31,7 +30,9 @@ _BATCHED_FROM: Final = 4
 _NOBODY: Final = BrokerEndpoint(-1, "", -1)
 
 
-def api(cluster: Cluster, groups: GroupRouter, access: Access) -> Api:
+def api(
+    cluster: Cluster, groups: GroupRouter, transactions: TransactionRouter, access: Access
+) -> Api:
     def handle(request: Request) -> Steps[Outcome]:
         asked = yield from decode_request(KEY, request.version, request.body)
         key_type = getattr(asked, "key_type", _GROUP)
@@ -40,6 +41,8 @@ def api(cluster: Cluster, groups: GroupRouter, access: Access) -> Api:
         refused: Refused = {}
         if key_type == _GROUP:
             refused = access.refused_groups(request.client, AclOperation.DESCRIBE, keys)
+        elif key_type == _TRANSACTION:
+            refused = access.refused_transactional_ids(request.client, AclOperation.DESCRIBE, keys)
         brokers = {one.node_id: one for one in cluster.brokers(request.client.listener)}
 
         def found(key: str, refusal: DisklessError | None) -> BrokerEndpoint | DisklessError:
@@ -49,7 +52,7 @@ def api(cluster: Cluster, groups: GroupRouter, access: Access) -> Api:
             elif key_type == _GROUP:
                 node_id = groups.find(key)
             elif key_type == _TRANSACTION:
-                node_id = cluster.node_id
+                node_id = transactions.find(key)
             else:
                 node_id = InvalidRequest(f"no coordinators of type {key_type}")
             if isinstance(node_id, DisklessError):

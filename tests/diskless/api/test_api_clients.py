@@ -94,14 +94,6 @@ def test_librdkafka_creates_produces_consumes_describes_and_deletes(broker):
     assert "flights" not in admin.list_topics(timeout=120).topics
 
 
-def test_librdkafka_is_told_at_once_that_there_are_no_transactions(broker):
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "mine"})
-    with pytest.raises(KafkaException) as raised:
-        producer.init_transactions(10)
-    assert raised.value.args[0].fatal()
-    assert raised.value.args[0].name() == "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
-
-
 def test_librdkafka_without_acks_stores_too(broker):
     producer = Producer({"bootstrap.servers": broker.bootstrap, "acks": 0, "linger.ms": 0})
     broker.topics.add("t")

@@ -23,6 +23,8 @@ from diskless.protocol import messages
 from diskless.protocol.wire import ProtocolError
 from diskless.quotas.quota_settings import QuotaSettings
 from diskless.quotas.quotas import QuotaEnforcer
+from diskless.transactions.transaction_numbers import TransactionNumbers
+from diskless.transactions.transaction_router import TransactionRouter
 from tests.support.kafka_fakes import (
     FakeCluster,
     FakeConfigs,
@@ -57,11 +59,14 @@ def _registry():
         stored=FakeStored(),
         quotas=QuotaEnforcer(dict, settings=QuotaSettings(), clock=ManualClock()),
         quota_admin=FakeQuotas(),
+        transactions=cast(TransactionRouter, None),
+        transaction_numbers=cast(TransactionNumbers, None),
         scram_admin=FakeUsers(),
         fetch_sessions=FetchSessions(slots=0, clock=ManualClock(), rng=random.Random(1)),
         authorizer=AllowEverything(),
         acl_admin=None,
         audit=UNNOTED,
+        now_ms=ManualClock().now_ms,
     )
 
 
