@@ -305,6 +305,9 @@ class MetadataPartition:
             if others is not None or steps_down is None:
                 raise
             ended = _first(steps_down)
+            if _is_cancelled():  # a worker that was waiting for an answer has hidden it
+                await self._resign(coordinator)
+                raise asyncio.CancelledError from errors
         except asyncio.CancelledError:
             await self._resign(coordinator)
             raise
@@ -322,6 +325,11 @@ class MetadataPartition:
                 await self._append_leader_change(RESIGNED, self._candidate())
         except (Retriable, CommitOutcomeUnknown, TimeoutError) as error:
             _logger.warning("metadata partition %d: could not resign: %s", self.index, error)
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _first(errors: BaseExceptionGroup[Exception]) -> Exception:

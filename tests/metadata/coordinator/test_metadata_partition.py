@@ -1,13 +1,14 @@
 """Who leads a metadata partition: elections, leases, resignations, and leaders that were paused."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
 from metadata.coordinator.coordinator import PartitionCoordinator
+from metadata.coordinator.metadata_partition import Worker
 from metadata.log.log import MetadataRecordBatch
 from metadata.operations import CreateTopic, ListOffsets, RegisteredBroker, TopicDescription
 from metadata.records.control import LeaderChangeRecord
@@ -30,9 +31,20 @@ class Bucket:
         self.clock = ManualClock()
         self.store = MemoryStore(clock=self.clock)
 
-    def contender(self, broker_id: int, *, past: tuple[UUID, ...] = ()) -> Contender:
+    def contender(
+        self,
+        broker_id: int,
+        *,
+        past: tuple[UUID, ...] = (),
+        workers: Callable[[PartitionCoordinator], Sequence[Worker]] = lambda _: (),
+    ) -> Contender:
         return Contender(
-            self.path / str(broker_id), self.store, clock=self.clock, broker_id=broker_id, past=past
+            self.path / str(broker_id),
+            self.store,
+            clock=self.clock,
+            broker_id=broker_id,
+            past=past,
+            workers=workers,
         )
 
     async def pass_time(self, seconds: float, *alive: Contender) -> None:
@@ -156,6 +168,29 @@ async def test_a_leader_that_stops_resigns_and_the_next_one_need_not_wait(bucket
         await second.following(first)
         await first.__aexit__(None, None, None)
         await second.leading()
+
+
+class Unanswered:
+    """A worker that hears of the end of what it asked before it hears of its own."""
+
+    async def run(self) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise CommitOutcomeUnknown("the coordinator is stopping") from None
+
+
+async def test_a_leader_stops_and_resigns_though_a_worker_fails_on_the_way(bucket: Bucket) -> None:
+    first = bucket.contender(1, workers=lambda _: [Unanswered()])
+    await first.__aenter__()
+    await first.leading()
+    async with bucket.contender(2) as second:
+        await second.following(first)
+        first.task.cancel()
+        await asyncio.wait([first.task], timeout=60)
+        assert first.task.cancelled()
+        await second.leading()
+        await first.__aexit__(None, None, None)
 
 
 async def test_an_earlier_life_of_the_same_broker_is_not_waited_for(bucket: Bucket) -> None:
