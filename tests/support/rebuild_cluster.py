@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
 from metadata.metadata_settings import CoordinatorSettings
@@ -61,6 +61,7 @@ class Sent:
     timestamp_ms: int
     producer: int = -1
     sequence: int = -1
+    transaction: int = -1
 
 
 @dataclass(slots=True, eq=False)
@@ -543,6 +544,9 @@ class Cluster:
         return BucketFacts(objects=objects, segments=segments, kept=kept)
 
 
+_Cluster = TypeVar("_Cluster", bound=Cluster)
+
+
 class Difference(NamedTuple):
     """What a rebuild made of a history, in records."""
 
@@ -608,6 +612,7 @@ def _entry(sent: Sent) -> ChunkEntry:
     return ChunkEntry(
         sent.partition, 0, BATCH_BYTES, sent.record_count, sent.crc, sent.timestamp_ms, 0,
         sent.producer, 0 if sent.producer >= 0 else -1, sent.sequence, 0,
+        transaction_number=sent.transaction,
     )  # fmt: skip
 
 
@@ -625,7 +630,11 @@ class _AtOnce(ThreadPoolExecutor):
 
 async def played(seed: int, steps: int = 400) -> Cluster:
     """The history that belongs to `seed`; no thread takes part in it."""
+    return await played_by(Cluster(seed), steps)
+
+
+async def played_by(cluster: _Cluster, steps: int = 400) -> _Cluster:
+    """The history that a cluster's seed gives; no thread takes part in it."""
     asyncio.get_running_loop().set_default_executor(_AtOnce(1))
-    cluster = Cluster(seed)
     await cluster.play(steps)
     return cluster

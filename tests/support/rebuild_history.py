@@ -31,8 +31,10 @@ from metadata.records.segment_identity import segment_key
 from metadata.records.transactions import ConstantFixedRecord, TransactionEndedRecord
 from metadata.state.producer_state import ProducerBatch, ProducerWindow, check_sequence, with_batch
 from wal.chunks import object_notes
+from wal.chunks.kept_notes import NotedEnd
 from wal.clock import ManualClock
 from wal.coordinates import BatchExtent, ByteOffset, ObjectKey, TopicIdPartition
+from wal.records.marker_batches import Marker
 from wal.ulid import mint_ulid, wal_object_key
 
 TOPICS: Final = {
@@ -108,10 +110,27 @@ class PartitionTruth:
     log_start: int = 0
     rolled_end: int = 0
     producers: dict[int, ProducerWindow] = field(default_factory=dict)
+    ends: list[NotedEnd] = field(default_factory=list)
+    open: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """By producer the transaction that has data here: its number and first offset."""
+    closed: dict[int, int] = field(default_factory=dict)
+    """By producer the number of the last transaction that ended here."""
 
     @property
     def high_watermark(self) -> int:
-        return self.log[-1].next_offset if self.log else 0
+        last_marker = self.ends[-1].marker.offset if self.ends else -1
+        return max(last_marker + 1, self.log[-1].next_offset if self.log else 0)
+
+    @property
+    def last_stable_offset(self) -> int:
+        return min((first for _, first in self.open.values()), default=self.high_watermark)
+
+    def end(self, producer: int, number: int, *, is_commit: bool, now_ms: int) -> None:
+        """Close a transaction with a marker."""
+        marker = Marker(self.high_watermark, producer, 0, is_commit, 3, now_ms)
+        self.ends.append(NotedEnd(marker, number))
+        self.open.pop(producer, None)
+        self.closed[producer] = number
 
     @property
     def live(self) -> Sequence[Placed]:
@@ -131,8 +150,12 @@ class PartitionTruth:
             )
             if isinstance(verdict, ProducerBatch):
                 return object_notes.BatchOutcome(exception=object_notes.DUPLICATE)
-            if verdict is not None:
+            number = extent.transaction_number
+            is_late = 0 <= number <= self.closed.get(producer, -1)
+            if verdict is not None or is_late:
                 return object_notes.BatchOutcome(exception=object_notes.REFUSED)
+            if number >= 0:
+                self.open.setdefault(producer, (number, base))
             self.producers[producer] = with_batch(
                 self.producers.get(producer),
                 extent.producer_epoch,

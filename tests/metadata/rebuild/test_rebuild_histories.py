@@ -8,19 +8,23 @@ import random
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 
 from metadata.rebuild.facts import BucketFacts, ObjectFacts, RebuildOptions
 from metadata.rebuild.filler import NewObject
 from metadata.rebuild.plan import RebuildPlan, plan_rebuild
+from tests.support.applied_state import applied_state
 from tests.support.profiles import seeds
-from tests.support.rebuild_cluster import Cluster, difference, played
-from tests.support.rebuild_history import replayed
+from tests.support.rebuild_cluster import Cluster, difference, played, played_by
+from tests.support.rebuild_history import RebuiltLog, replayed
+from tests.support.rebuild_transactions import TransactionalCluster
 from wal.chunks.kept_notes import merged
 from wal.clock import Clock
 
 SEEDS = seeds(20)
+TRANSACTION_SEEDS = seeds(4)
 EXACT_MIN = 0.99
 
 
@@ -117,3 +121,45 @@ async def test_a_seed_is_the_same_history_every_time() -> None:
     assert await first.facts() == await second.facts()
     threads = {thread.name.partition("_")[0] for thread in threading.enumerate()}
     assert "asyncio" not in threads, "threads end in any order"
+
+
+@pytest.mark.parametrize("seed", TRANSACTION_SEEDS)
+async def test_transactions_end_as_they_ended_and_are_named_where_nobody_noted_it(
+    seed: int, tmp_path: Path
+) -> None:
+    cluster = await played_by(TransactionalCluster(seed))
+    facts = await cluster.facts()
+    plan = rebuilt(facts, cluster.clock, seed)
+    found = difference(cluster, facts, plan)
+    assert not found.lost
+    assert not found.doubled
+    assert not found.unnamed
+    told = {(end.producer_id, end.number): end for end in plan.report.ended}
+    for (producer, number), end in told.items():
+        if end.topic not in cluster.topics:
+            continue  # it was deleted, and the notes of its ends with it
+        if (producer, number) in cluster.noted:
+            assert end.is_commit == cluster.outcomes[producer, number]
+        else:
+            assert not end.is_commit
+    state = replayed(plan.records)
+    decided = {
+        (end.producer_id, end.number): end.is_commit
+        for log in state.partitions.values()
+        for end in log.ends.values()
+    }
+    for name, is_commit in decided.items():
+        if name not in told:
+            assert is_commit == cluster.outcomes[name]
+    for partition, truth in cluster.partitions.items():
+        log = state.partitions.get(partition, RebuiltLog())  # it may have no records left
+        ends = {offset: end[:3] for offset, end in log.ends.items()}
+        for marker, number in truth.ends:
+            name = marker.producer_id, number
+            start = max(log.log_start, truth.log_start, truth.rolled_end)
+            if ends and marker.offset >= start and name in cluster.noted:
+                assert ends[marker.offset] == (*name, marker.is_commit)
+    async with applied_state(tmp_path) as applied:
+        await applied.apply(*plan.records)
+        assert not applied.image.transactions.has_open
+        assert not await applied.violations()
