@@ -45,7 +45,7 @@ from wal.errors import CorruptState
 SWEPT_PARTITION_ROWS: Final = 5
 """What finishing a partition counts as, in rows: it takes about as long; part of STATE_VERSION."""
 
-ABORTED_ROWS_MAX: Final = 10_000
+ENDED_ROWS_MAX: Final = 10_000
 """Twice as many as a segment can add; part of STATE_VERSION."""
 
 _LAST: Final = 2**63 - 1
@@ -173,8 +173,7 @@ class RowDeletions:
             unplanned_bytes=state.unplanned_bytes - dropped.size_bytes,
             live_bytes=state.live_bytes - waiting - dropped.size_bytes - segments.size_bytes,
         )
-        after = self.drop_ended(after, planned, start - 1)
-        self._state.put_partition(record.partition, state, after)
+        self._state.put_partition(record.partition, state, self.drop_ended(after))
 
     def leave_behind(self, partition_ids: Sequence[int]) -> None:
         """Write down partitions of a deleted topic whose rows are still there."""
@@ -243,25 +242,24 @@ class RowDeletions:
                 self._leave(topic_id, [row[0] for row in by_file])
         return self._settle(by_file, timestamp_ms)
 
-    def drop_ended(self, state: PartitionState, first: int, last: int) -> PartitionState:
-        """Delete the markers within `first` .. `last`, and what nobody asks for any more.
+    def drop_ended(self, state: PartitionState) -> PartitionState:
+        """Delete markers and aborted transactions that nobody asks for any more.
 
-        What is aborted is asked for by readers of WAL objects and by plans, as long as there are
-        any below its marker: up to the first plan that is outstanding, or where planning goes on.
-        Plans are committed in any order, so one that was late may leave much; at most
-        ABORTED_ROWS_MAX go at a time, the others with the segments that follow.
+        What ended is asked for by readers of WAL objects, by plans, and by who notes it for a
+        rebuild, as long as there are any WAL objects below its marker: up to the first plan that is
+        outstanding, or where planning goes on. Plans are committed in any order, so one that was
+        late may leave much; at most ENDED_ROWS_MAX of each go at a time, the others with the
+        segments that follow.
         """
         if state.last_marker_offset < 0:
             return state
-        if first <= last:
-            self._drop_rows(_MARKERS, state.id, last, first)
         (planned,) = self._driver.execute(_FIRST_PLANNED, (state.id,)).fetchone()
         rolled_end = state.planned_end_offset if planned is None else planned
-        end = min(self._nth(_ABORTED.nth, state.id, ABORTED_ROWS_MAX), rolled_end - 1)
-        dropped = self._drop_rows(_ABORTED, state.id, end)
-        if state.last_marker_offset < rolled_end and dropped < ABORTED_ROWS_MAX:
-            return state._replace(last_marker_offset=NO_OFFSET)
-        return state
+        is_all = state.last_marker_offset < rolled_end
+        for rows in (_MARKERS, _ABORTED):
+            end = min(self._nth(rows.nth, state.id, ENDED_ROWS_MAX), rolled_end - 1)
+            is_all = self._drop_rows(rows, state.id, end) < ENDED_ROWS_MAX and is_all
+        return state._replace(last_marker_offset=NO_OFFSET) if is_all else state
 
     def _leave(self, topic_id: UUID, file_ids: Sequence[int]) -> None:
         """Write down that segments left the live ones in this metadata batch."""
@@ -272,8 +270,8 @@ class RowDeletions:
         ]
         self._driver.executemany(LEFT_SEGMENTS.insert_sql, rows)
 
-    def _drop_rows(self, rows: _KeyedRows, partition_id: int, last: int, first: int = 0) -> int:
-        bounds = (partition_id, first, last)
+    def _drop_rows(self, rows: _KeyedRows, partition_id: int, last: int) -> int:
+        bounds = (partition_id, 0, last)
         count, low, high = self._driver.execute(rows.sums, bounds).fetchone()
         if count:
             self._driver.execute(rows.delete, bounds)

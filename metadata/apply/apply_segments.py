@@ -72,7 +72,10 @@ def commit_segment(
     record: SegmentCommittedRecord,
     timestamp_ms: int,
 ) -> None:
-    """Batches and markers out, segment in; the objects of the batches are released."""
+    """Batches out, segment in; the objects of the batches are released.
+
+    Markers of its offsets may stay for what lies before them and is in no segment yet.
+    """
     state = transaction.partition(record.partition)
     plans = SEGMENT_PLANS.table.c
     planned = transaction.delete_where(
@@ -118,8 +121,7 @@ def commit_segment(
             record.crc32c,
             record.max_timestamp_ms,
         )
-    after = deletions.drop_ended(state, record.base_offset, record.last_offset)
-    after = after._replace(live_bytes=live_bytes)
+    after = deletions.drop_ended(state)._replace(live_bytes=live_bytes)
     if after != state:
         transaction.put_partition(record.partition, state, after)
 

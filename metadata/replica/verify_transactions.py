@@ -64,6 +64,12 @@ _CHECKS: Final = (
         " AND segment.base_offset <= aborted.marker_offset)",
         "producer {} is aborted from {} on, and no marker is at {}",
     ),
+    _Check(
+        "SELECT 'partition ' || place.id, max(marker.offset), place.last_marker_offset"
+        " FROM markers AS marker JOIN partitions AS place ON place.id = marker.partition"
+        " GROUP BY place.id HAVING max(marker.offset) > place.last_marker_offset",
+        "the last marker is at {}, and {} is noted",
+    ),
 )
 
 _OPEN: Final = (

@@ -305,7 +305,8 @@ def rows_from(connection: Connection, state: PartitionState, offset: int) -> Ite
 def _markers_from(
     connection: Connection, state: PartitionState, offset: int
 ) -> Iterator[RetainedRow]:
-    for marker in markers_from(connection, state, offset):
+    # Those of what is planned may be in segments, and stay for a while whatever is deleted.
+    for marker in markers_from(connection, state, max(offset, state.planned_end_offset)):
         yield RetainedRow(marker.offset, 0, marker.timestamp_ms)
 
 

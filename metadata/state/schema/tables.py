@@ -53,7 +53,7 @@ from metadata.state.schema.transactions import TRANSACTION_TABLES
 from metadata.state.state_hash import RowChecksum
 from wal.coordinates import TopicIdPartition
 
-STATE_VERSION: Final = 17
+STATE_VERSION: Final = 18
 """Changes with anything that changes tables or what `apply` makes of a record (also the coalescing
 rule); a state of another version is set aside and rebuilt from the metadata log."""
 
