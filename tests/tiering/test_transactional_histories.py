@@ -34,7 +34,7 @@ from tiering.source.planning import Share
 from tiering.source.rows.share_rows import Wanted, share_tables
 from wal.coordinates import TopicIdPartition
 
-STEPS: Final = 60
+STEPS: Final = 60 if IS_EXHAUSTIVE else 28
 KEYS: Final = [b"key %d" % number for number in range(5)]
 WANTED: Final = Wanted(columns=["offset", "key", "value"])
 

@@ -107,7 +107,7 @@ async def _run(rolls: Rolling, scenario: Scenario) -> None:
 
 async def test_readers_see_the_same_before_and_after_rolling(tmp_path: Path) -> None:
     async with rolling(tmp_path) as rolls:
-        for seed in seeds(4):
+        for seed in seeds(3):
             scenario = _some(seed)
             try:
                 await _run(rolls, scenario)
