@@ -90,7 +90,9 @@ def aiokafka_writes(bootstrap: str, name: str, topic: str, plan: Plan) -> None:
 
 def read(bootstrap: str, topic: str, isolation: str) -> Sequence[bytes]:
     """Both partitions to their ends; sorted."""
-    consumer = confluent_consumer(bootstrap, isolation_level=isolation, enable_partition_eof=True)
+    consumer = confluent_consumer(
+        bootstrap, isolation_level=isolation, enable_partition_eof=True, fetch_wait_max_ms=10
+    )
     consumer.assign([TopicPartition(topic, index, OFFSET_BEGINNING) for index in range(2)])
     found = []
     ends = 0
