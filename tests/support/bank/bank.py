@@ -252,15 +252,18 @@ class Watch:
         self._thread.join()
 
     def ask(self) -> Sequence[LogEnd]:
-        """Of all partitions, or of none."""
+        """Of all partitions whose leader answers."""
         try:
             stable = self._ask(IsolationLevel.READ_COMMITTED)
             highest = self._ask(IsolationLevel.READ_UNCOMMITTED)
         except KafkaException:
             return ()
         now = time.monotonic()
+        # One that has no leader now has an offset below 0, and no error.
         return [
-            LogEnd(now, partition, stable[partition], highest[partition]) for partition in stable
+            LogEnd(now, partition, stable[partition], highest[partition])
+            for partition in stable
+            if min(stable[partition], highest[partition]) >= 0
         ]
 
     def _ask(self, level: IsolationLevel) -> dict[int, int]:
@@ -518,7 +521,9 @@ class Bank:
             assert self._watch is not None
             ends = self._watch.ask()
             found.update((end.partition, end.high_watermark) for end in ends)
-            return bool(ends) and all(end.last_stable_offset == end.high_watermark for end in ends)
+            return len(ends) == self._sizes.partitions and all(
+                end.last_stable_offset == end.high_watermark for end in ends
+            )
 
         until(
             is_so,
