@@ -13,6 +13,7 @@ import org.apache.kafka.streams.StoreQueryParameters;
 import org.apache.kafka.streams.StreamsBuilder;
 import org.apache.kafka.streams.StreamsConfig;
 import org.apache.kafka.streams.kstream.KStream;
+import org.apache.kafka.streams.kstream.KTable;
 import org.apache.kafka.streams.kstream.Materialized;
 import org.apache.kafka.streams.state.KeyValueIterator;
 import org.apache.kafka.streams.state.QueryableStoreTypes;
@@ -22,9 +23,10 @@ import org.apache.kafka.streams.state.Stores;
 /**
  * Counts the words of a topic with Kafka Streams, each update a record of the changelog.
  *
- * <p>Arguments are the broker, the topic, the application's id, and a directory for its state. It
- * prints "running" once its state is restored. A line on standard input is answered by one line of
- * JSON, the counts of all words; its end ends the application.
+ * <p>Arguments are the broker, the topic, the application's id, a directory for its state, and
+ * settings of it (key=value). It prints "running" once its state is restored. A line on standard
+ * input is answered by one line of JSON, the counts of all words; its end ends the application.
+ * With the setting "output", each count is also written to the topic of that name.
  */
 public final class WordCount {
     private static final ObjectMapper JSON = new ObjectMapper();
@@ -34,11 +36,17 @@ public final class WordCount {
     public static void main(String[] arguments) throws Exception {
         StreamsBuilder builder = new StreamsBuilder();
         KStream<String, String> lines = builder.stream(arguments[1]);
-        lines.flatMapValues(line -> Arrays.asList(line.split(" ")))
-            .groupBy((key, word) -> word)
-            .count(Materialized.as(Stores.inMemoryKeyValueStore("counts")));
+        KTable<String, Long> counts =
+            lines.flatMapValues(line -> Arrays.asList(line.split(" ")))
+                .groupBy((key, word) -> word)
+                .count(Materialized.as(Stores.inMemoryKeyValueStore("counts")));
+        Properties settings = settings(arguments);
+        if (settings.containsKey("output")) {
+            counts.toStream().mapValues(count -> count.toString())
+                .to(settings.getProperty("output"));
+        }
         CountDownLatch running = new CountDownLatch(1);
-        try (KafkaStreams streams = new KafkaStreams(builder.build(), settings(arguments))) {
+        try (KafkaStreams streams = new KafkaStreams(builder.build(), settings)) {
             streams.setStateListener(
                 (now, before) -> {
                     if (now == KafkaStreams.State.RUNNING) {
@@ -67,6 +75,10 @@ public final class WordCount {
         settings.put(StreamsConfig.REPLICATION_FACTOR_CONFIG, 1);
         settings.put("auto.offset.reset", "earliest");
         settings.put("session.timeout.ms", 10_000);
+        for (String argument : Arrays.asList(arguments).subList(4, arguments.length)) {
+            String[] parts = argument.split("=", 2);
+            settings.put(parts[0], parts[1]);
+        }
         return settings;
     }
 
