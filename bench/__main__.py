@@ -39,6 +39,7 @@ from bench.spark_source import run_spark_source
 from bench.tables import run_tables
 from bench.throughput import run_produce
 from bench.tls import run_tls
+from bench.transactions import run_transactions
 from bench.typed import run_typed
 
 ALL: Final = "all"
@@ -63,6 +64,7 @@ GROUPS: Final[Mapping[str, Callable[[Report], None]]] = {
     "retention": run_retention,
     "starts": run_starts,
     "groups": run_groups,
+    "transactions": run_transactions,
     "fetch": run_fetch,
     "acl": run_acl,
     "connections": run_connections,

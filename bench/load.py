@@ -111,7 +111,13 @@ def produce(
     return Measured(records, records * record_bytes, seconds)
 
 
-def consumer(bootstrap: str, partitions: int, topic: str = TOPIC, offset: int = 0) -> Consumer:
+def consumer(
+    bootstrap: str,
+    partitions: int,
+    topic: str = TOPIC,
+    offset: int = 0,
+    settings: Mapping[str, object] = NO_SETTINGS,
+) -> Consumer:
     client = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -121,6 +127,7 @@ def consumer(bootstrap: str, partitions: int, topic: str = TOPIC, offset: int = 
             "queued.max.messages.kbytes": 128 << 10,
             "fetch.wait.max.ms": 100,
             "check.crcs": False,
+            **settings,
         }
     )
     client.assign([TopicPartition(topic, index, offset) for index in range(partitions)])

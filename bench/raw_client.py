@@ -103,15 +103,22 @@ class RawClient(asyncio.Protocol):
         self._gone.set_result(None)
 
 
-def batch(value: bytes, producer_id: int = -1, sequence: int = 0) -> bytes:
+def batch(
+    value: bytes,
+    producer_id: int = -1,
+    sequence: int = 0,
+    *,
+    producer_epoch: int = 0,
+    attributes: int = 0,
+) -> bytes:
     """A RecordBatch of one record; of an idempotent producer where one is given."""
     record = b"\0\0\0\x01" + zigzag(len(value)) + value + b"\0"
     records = zigzag(len(record)) + record
     size = HEADER_BYTES + len(records)
-    epoch, base_sequence = (-1, -1) if producer_id < 0 else (0, sequence)
+    epoch, base_sequence = (-1, -1) if producer_id < 0 else (producer_epoch, sequence)
     head = HEADER.pack(
-        0, size - LENGTH_PREFIX_BYTES, -1, MAGIC_V2, 0, 0, 0, 0, 0, producer_id, epoch,
-        base_sequence, 1
+        0, size - LENGTH_PREFIX_BYTES, -1, MAGIC_V2, 0, attributes, 0, 0, 0, producer_id,
+        epoch, base_sequence, 1
     )  # fmt: skip
     checked = crc32c(head[CRC_START:] + records)
     return head[: CRC_START - 4] + checked.to_bytes(4, "big") + head[CRC_START:] + records
@@ -122,9 +129,11 @@ def produce_body(topic: str, partition: int, records: bytes) -> bytes:
     return produce_many_body(topic, {partition: records})
 
 
-def produce_many_body(topic: str, batches: Mapping[int, bytes]) -> bytes:
+def produce_many_body(
+    topic: str, batches: Mapping[int, bytes], transactional_id: str | None = None
+) -> bytes:
     """Produce 7, acks=all, of a batch for each of several partitions."""
-    head = text(None) + struct.pack(">hi", -1, 30_000) + _LENGTH.pack(1) + text(topic)
+    head = text(transactional_id) + struct.pack(">hi", -1, 30_000) + _LENGTH.pack(1) + text(topic)
     rows = b"".join(_LENGTH.pack(partition) + data(batches[partition]) for partition in batches)
     return head + _LENGTH.pack(len(batches)) + rows
 
