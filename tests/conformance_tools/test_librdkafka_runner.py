@@ -276,7 +276,7 @@ def test_the_version_is_that_of_the_source(source: Path, tmp_path: Path) -> None
 def test_both_protocols_read_the_judgements() -> None:
     for make in (classic, consumer):
         suite = make(Path())
-        assert not suite.judgements.is_applicable("0103_transactions")
+        assert not suite.judgements.is_applicable("0098_consumer_txn")
         assert suite.judgements.is_applicable("0001_multiobj")
 
 
