@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from metadata import operations as ops
 from metadata.apply import apply_topics
+from metadata.replica.replica import Replica
 from metadata.retention_settings import RetentionSettings
 from metadata.workers.producer_expiry import ProducerExpiry
 from metadata.workers.retention import RetentionWorker
@@ -31,6 +32,7 @@ from tests.support.coordinator_model import (
     rows_of,
 )
 from tests.support.coordinator_worlds import SETTINGS, StateFate, World
+from tests.support.transaction_rules import GROUPS, TransactionRules
 from wal import errors
 from wal.coordinates import CREATE_TIME, LOG_APPEND_TIME, BatchExtent, ByteOffset, TopicIdPartition
 from wal.failpoint import arm
@@ -59,7 +61,7 @@ batches = st.lists(
 """(partition, producer or -1, records, how far from the next sequence and epoch, LogAppendTime)."""
 
 
-class CoordinatorMachine(RuleBasedStateMachine):
+class CoordinatorMachine(TransactionRules, RuleBasedStateMachine):
     """The operations, on whatever world."""
 
     def make_world(self, directory: Path) -> World:
@@ -532,7 +534,12 @@ class CoordinatorMachine(RuleBasedStateMachine):
     def everything_is_as_the_model_has_it(self) -> None:
         if self.is_open:
             self.run(self.world.observe())
-            self.run(self.model.check(self.world.replica))
+            self.run(self.check(self.world.replica))
+
+    async def check(self, replica: Replica) -> None:
+        """The replica has all that the models have."""
+        await self.model.check(replica)
+        await self.transactions.check(replica, GROUPS)
 
     def teardown(self) -> None:
         try:
@@ -561,5 +568,5 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
     async def finish(self) -> None:
         for replica in await self.world.followers():
-            await self.model.check(replica)
+            await self.check(replica)
         await self.world.close()

@@ -238,7 +238,7 @@ class RivalMachine(CoordinatorMachine):
     def followers_have_it_too(self) -> None:
         self.run(self.world.observe_followers())
         for contender in self.world.contenders:
-            self.run(self.model.check(contender.replica))
+            self.run(self.check(contender.replica))
 
 
 LocalMachine.TestCase.settings = examples(0.2, steps=30, allow=[HealthCheck.data_too_large])
