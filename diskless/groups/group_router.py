@@ -34,7 +34,11 @@ from diskless.transactions.errors import TransactionNotKnown
 from diskless.transactions.numbered_batches import Numbers, as_producer_error
 from diskless.transactions.transaction_router import Producer
 from metadata.operations import Leader
-from metadata.transaction_operations import JoinTransaction
+from metadata.transaction_operations import (
+    AddToTransaction,
+    JoinTransaction,
+    TransactionGroup,
+)
 from wal.clock import Clock, Sleep
 from wal.errors import DisklessError, InvalidRequest
 
@@ -194,16 +198,24 @@ class GroupRouter:
         return await groups.commit_offsets(request)
 
     async def commit_in_transaction(
-        self, request: requests.CommitOffsets, producer: Producer
+        self, request: requests.CommitOffsets, producer: Producer, *, adds: bool = False
     ) -> Sequence[DisklessError | None]:
-        """The same, but the offsets are not committed before the producer's transaction is."""
+        """The same, but the offsets are not committed before the producer's transaction is.
+
+        `adds`: whether the group becomes part of the transaction by that.
+        """
         error = _refused_id(request.group_id)
         groups = error or self._groups(request.group_id)
         if isinstance(groups, DisklessError):
             return [groups] * len(request.offsets)
-        joined = await self._numbers.ask(JoinTransaction(*producer, groups=[request.group_id]))
+        group_id = request.group_id
+        if adds:
+            group = TransactionGroup(group_id, self._placed(group_id))
+            joined = await self._numbers.add(AddToTransaction(*producer, groups=[group]))
+        else:
+            joined = await self._numbers.ask(JoinTransaction(*producer, groups=[group_id]))
         if joined.error is not None:
-            error = as_producer_error(joined.error)
+            error = as_producer_error(joined.error, adds=adds)
             if isinstance(error, TransactionNotKnown):
                 # Clients ask again at this one, and do not look for a coordinator.
                 error = GroupLoading(str(error))

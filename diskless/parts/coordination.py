@@ -51,7 +51,7 @@ from metadata.log.log import MetadataLog
 from metadata.log.object_log import ObjectMetadataLog
 from metadata.messages.codec import Operation
 from metadata.messages.shapes import Addressed
-from metadata.messages.transactions import END_PARTS, JOIN_TRANSACTIONS
+from metadata.messages.transactions import ADD_TO_TRANSACTION, END_PARTS, JOIN_TRANSACTIONS
 from metadata.operations import CATALOGUE
 from metadata.replica.replica import Replica
 from metadata.replica.snapshots import SnapshotStore
@@ -135,7 +135,13 @@ async def open_coordination(
     topics = TopicsWith(client, [metadata_topic.description])
     client.subscribe_topics(topics.changed)
     placed = Placement(partitions[CATALOGUE].replica, len(partitions))
-    numbers = TransactionNumbers(_asker(client, JOIN_TRANSACTIONS), placed)
+    numbers = TransactionNumbers(
+        _asker(client, JOIN_TRANSACTIONS),
+        placed,
+        add=_asker(client, ADD_TO_TRANSACTION),
+        kept_ms=config.coordinator.transaction_max_timeout_ms,
+        clock=clock,
+    )
     await stack.enter_async_context(numbers)
     groups = GroupRouter(
         partitions,

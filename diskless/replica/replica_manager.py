@@ -38,7 +38,7 @@ from diskless.replica.purgatory import Purgatory
 from diskless.replica.served_topics import ServedTopics
 from diskless.replica.timestamp_search import TimestampSearch
 from diskless.topics.topic_configs import compression_of, topic_rules
-from diskless.transactions.numbered_batches import NumberedBatches, Numbers
+from diskless.transactions.numbered_batches import ADDED_FROM, NumberedBatches, Numbers
 from diskless.transactions.transaction_numbers import Answer
 from metadata.clients.coordinator_client import Coordinator
 from metadata.operations import BatchCommit, TopicDescription
@@ -182,7 +182,8 @@ class ReplicaManager:
         end = min(position + BATCHES_AT_ONCE, len(request.batches))
         rules = named = number = numbered = None
         if request.transactional_id is not None:
-            numbered = NumberedBatches(self._numbers, request.transactional_id)
+            adds = request.produce_version >= ADDED_FROM
+            numbered = NumberedBatches(self._numbers, request.transactional_id, adds=adds)
         while position < end and left_bytes > 0:
             batch = request.batches[position]
             try:
@@ -192,7 +193,7 @@ class ReplicaManager:
                     named = batch.topic_id or batch.topic_name
                 valid, needed = self._checked(request, position, rules, now_ms)
                 if numbered is not None:
-                    number = _number_of(valid, numbered)
+                    number = _number_of(valid, rules.topic, numbered)
             except DisklessError as error:
                 self.batches_rejected += 1
                 request.produce.settle(position, BatchCommit(error=detached(error)))
@@ -306,11 +307,14 @@ class ReplicaManager:
         return known
 
 
-def _number_of(batch: PendingBatch, numbered: NumberedBatches) -> Answer | None:
+def _number_of(
+    batch: PendingBatch, topic: TopicDescription, numbered: NumberedBatches
+) -> Answer | None:
     """None: the batch belongs to no transaction. Raises InvalidProducerIdMapping."""
     if not batch.header.attributes & TRANSACTIONAL_BIT:
         return None
-    return numbered.number_of(batch.partition, batch.header)
+    partition = batch.partition
+    return numbered.number_of(partition, batch.header, topic.coordinator_of(partition.partition))
 
 
 def _refuse(batch: PendingBatch, error: DisklessError) -> None:

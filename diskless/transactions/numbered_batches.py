@@ -3,7 +3,8 @@
 The replica manager names the batches one by one and gets for each what it will have to wait for;
 then it has them all asked for together, which costs the coordinator of the transactional id one
 question however many partitions there are. One that does not belong to the transaction must not
-take the others along: then each partition is asked for by itself.
+take the others along: then each partition is asked for by itself. A producer of version 2 of
+transactions has added nothing; here that is done for it, and asked about what is new only.
 
 What is answered is what Kafka's brokers tell producers: an error of the coordinator is none of the
 batch's, and most producers know what to do about a few only.
@@ -15,9 +16,15 @@ from typing import Final, Protocol
 
 from diskless.transactions.errors import TransactionAbortable, TransactionNotKnown
 from diskless.transactions.transaction_numbers import Answer
-from metadata.transaction_operations import JoinedTransaction, JoinTransaction
+from metadata.transaction_operations import (
+    AddToTransaction,
+    JoinedTransaction,
+    JoinTransaction,
+    TransactionPartition,
+)
 from wal.coordinates import TopicIdPartition
 from wal.errors import (
+    ConcurrentTransactions,
     DisklessError,
     InvalidProducerIdMapping,
     InvalidTransactionState,
@@ -28,26 +35,37 @@ from wal.errors import (
 )
 from wal.records.record_batch import BatchHeader
 
+ADDED_FROM: Final = 12
+"""The version of Produce that adds partitions to the transaction."""
+
 
 class Numbers(Protocol):
     """`diskless.transactions.transaction_numbers.TransactionNumbers`."""
 
     def ask(self, asked: JoinTransaction) -> Answer: ...
 
+    def add(self, asked: AddToTransaction) -> Answer: ...
+
 
 class NumberedBatches:
     """The batches of one request, or of a part of it."""
 
-    def __init__(self, numbers: Numbers, transactional_id: str) -> None:
+    def __init__(self, numbers: Numbers, transactional_id: str, *, adds: bool) -> None:
+        """`adds`: whether partitions become part of the transaction by being written to."""
         self._numbers: Final = numbers
         self._transactional_id: Final = transactional_id
+        self._adds: Final = adds
         self._producer: tuple[int, int] | None = None
         self._answers: dict[TopicIdPartition, Answer] = {}
+        self._coordinators: dict[TopicIdPartition, int] = {}
 
-    def number_of(self, partition: TopicIdPartition, header: BatchHeader) -> Answer:
+    def number_of(
+        self, partition: TopicIdPartition, header: BatchHeader, coordinator: int
+    ) -> Answer:
         """The number that a batch has to wait for; known some time after `ask` is called.
 
-        Raises: InvalidProducerIdMapping, for a request has one producer.
+        `coordinator` is the partition's. Raises: InvalidProducerIdMapping, for a request has one
+        producer.
         """
         producer = (header.producer_id, header.producer_epoch)
         if self._producer is None:
@@ -57,12 +75,21 @@ class NumberedBatches:
         answer = self._answers.get(partition)
         if answer is None:
             answer = self._answers[partition] = asyncio.get_running_loop().create_future()
+            self._coordinators[partition] = coordinator
         return answer
 
     def ask(self) -> None:
         """Ask about all batches that were named."""
-        if self._producer is not None:
+        if self._producer is None:
+            return
+        if not self._adds:
             self._ask(self._answers, self._all_answered)
+            return
+        parts = [*map(TransactionPartition._make, self._coordinators.items())]
+        added = AddToTransaction(self._transactional_id, *self._producer, partitions=parts)
+        self._numbers.add(added).add_done_callback(
+            lambda future: _tell(self._answers, future.result(), adds=True)
+        )
 
     def _ask(
         self,
@@ -85,15 +112,22 @@ class NumberedBatches:
             _tell(answers, joined)
 
 
-def _tell(answers: Mapping[TopicIdPartition, Answer], joined: JoinedTransaction) -> None:
+def _tell(
+    answers: Mapping[TopicIdPartition, Answer], joined: JoinedTransaction, *, adds: bool = False
+) -> None:
     if joined.error is not None:
-        joined = JoinedTransaction(error=as_producer_error(joined.error))
+        joined = JoinedTransaction(error=as_producer_error(joined.error, adds=adds))
     for answer in answers.values():
         answer.set_result(joined)
 
 
-def as_producer_error(error: DisklessError) -> DisklessError:
-    """Returns what a producer is told that has not asked the coordinator itself."""
+def as_producer_error(error: DisklessError, *, adds: bool = False) -> DisklessError:
+    """Returns what a producer is told that has not asked the coordinator itself.
+
+    One of version 2 knows that its last transaction may still be being ended.
+    """
+    if adds and isinstance(error, ConcurrentTransactions):
+        return error
     if isinstance(error, InvalidTransactionState):
         return TransactionAbortable(str(error))
     if isinstance(error, ProducerFenced):

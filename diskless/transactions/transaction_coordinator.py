@@ -232,23 +232,23 @@ class PartitionTransactions:
         except DisklessError as error:
             return as_transaction_error(error)
 
-    async def end(self, asked: EndTransaction) -> DisklessError | None:
+    async def end(self, asked: EndTransaction) -> EndedTransaction:
         outcome = "committed" if asked.is_commit else "aborted"
         decision = self._store.end_transaction(asked)
         return await self._ended(asked.transactional_id, decision, outcome)
 
     async def abort(self, asked: AbortTransaction) -> DisklessError | None:
         decision = self._store.abort_transaction(asked)
-        return await self._ended(asked.transactional_id, decision, "aborted")
+        return (await self._ended(asked.transactional_id, decision, "aborted")).error
 
     async def _ended(
         self, transactional_id: str, decision: Awaitable[EndedTransaction], outcome: str
-    ) -> DisklessError | None:
+    ) -> EndedTransaction:
         before = self._ongoing(transactional_id)
         try:
             ended = await decision
         except DisklessError as error:
-            return as_transaction_error(error)
+            return EndedTransaction(error=as_transaction_error(error))
         if ended.error is None and ended.number == before:
             self.ended[outcome] += 1
         if ended.error is None and not ended.is_completed:
@@ -256,7 +256,7 @@ class PartitionTransactions:
             telling = self._telling.get(transactional_id)
             if telling is not None:
                 await asyncio.wait([telling], timeout=ANSWERED_AFTER_S)
-        return ended.error
+        return ended
 
     def _ongoing(self, transactional_id: str) -> int | None:
         """The number of the transaction that is not decided, if there is one."""

@@ -25,8 +25,10 @@ from diskless.transactions.transaction_coordinator import (
 from diskless.transactions.transaction_ends import Tell
 from metadata.operations import Leader, TopicDescription
 from metadata.transaction_operations import (
+    EPOCH_MAX,
     AbortTransaction,
     AddToTransaction,
+    EndedTransaction,
     EndTransaction,
     InitializedProducer,
     InitProducer,
@@ -244,12 +246,24 @@ class TransactionRouter:
         group = TransactionGroup(group_id, self.coordinator_of(group_id))
         return await transactions.add(AddToTransaction(*producer, groups=[group]))
 
-    async def end(self, producer: Producer, *, is_commit: bool) -> DisklessError | None:
-        """Answered when the outcome is durable; it is nearly always visible then, too."""
+    async def end(
+        self, producer: Producer, *, is_commit: bool, bumps_epoch: bool = False
+    ) -> EndedTransaction:
+        """Answered when the outcome is durable; it is nearly always visible then, too.
+
+        `bumps_epoch`: the producer goes on with the producer id and epoch of the answer.
+        """
         transactions = self._transactions(producer.transactional_id)
         if isinstance(transactions, DisklessError):
-            return transactions
-        return await transactions.end(EndTransaction(*producer, is_commit=is_commit))
+            return EndedTransaction(error=transactions)
+        asked = EndTransaction(*producer, is_commit=is_commit, bumps_epoch=bumps_epoch)
+        if producer.producer_epoch >= EPOCH_MAX:
+            try:
+                fresh = await self._producer_ids.allocate_producer_id()
+            except DisklessError as error:
+                return EndedTransaction(error=as_transaction_error(error))
+            asked = asked._replace(fresh_producer_id=fresh)
+        return await transactions.end(asked)
 
     # -- administration -------------------------------------------------------------------------
 

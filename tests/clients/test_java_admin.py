@@ -150,7 +150,7 @@ def test_the_cluster_is_described(tools: KafkaTools, broker: LiveBroker) -> None
                 *("DESCRIBE", "DESCRIBE_CONFIGS", "IDEMPOTENT_WRITE"),
             ]
         ),
-        "features": [],
+        "features": ["transaction.version"],
     }
 
 

@@ -81,9 +81,11 @@ def test_the_cluster_has_an_id_and_endpoints(kafka: KafkaCommands, broker: LiveB
         assert (endpoint["HOST"], endpoint["PORT"]) == ("127.0.0.1", str(broker.port))
 
 
-def test_no_feature_is_finalized(kafka: KafkaCommands) -> None:
-    """`transaction.version` above all: Java's producers go by features, not by API versions."""
-    assert kafka("FeatureCommand", "describe").lines == []
+def test_the_protocol_of_transactions_is_a_feature(kafka: KafkaCommands) -> None:
+    """Java's producers go by it, not by API versions."""
+    (line,) = kafka("FeatureCommand", "describe").lines
+    assert re.sub(r"\s+", " ", line).startswith("Feature: transaction.version ")
+    assert re.search(r"FinalizedVersionLevel: 2\b", line)
 
 
 # Topics and configs

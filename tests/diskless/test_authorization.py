@@ -108,7 +108,7 @@ class ServingGroups:
         return [None] * len(request.offsets)
 
     async def commit_in_transaction(
-        self, request: requests.CommitOffsets, producer: Producer
+        self, request: requests.CommitOffsets, producer: Producer, *, adds: bool = False
     ) -> Sequence[DisklessError | None]:
         return [None] * len(request.offsets)
 
@@ -418,7 +418,7 @@ ANY_RULE = {
 CASES = [
     Case("write", 0, range(3, 14), [(WRITE, TOPIC)], produce,
          codes("responses", "partition_responses"), [0, 29], [0, 0]),
-    Case("write by id", 0, range(3, 14), [(WRITE, ResourceType.TRANSACTIONAL_ID)],
+    Case("write by id", 0, range(3, 14), [(WRITE, TRANSACTIONAL_ID)],
          produce_to_closed_id,
          codes("responses", "partition_responses"), [53, 53], [0, 0], False),
     Case("read", 1, range(4, 19), [(READ, TOPIC)], fetch,
@@ -497,7 +497,7 @@ CASES = [
          always(transactional_id="closed", group_id="open"), code, 53, 0, False),
     Case("group", 25, range(5), [(READ, GROUP)],
          always(transactional_id="open", group_id="closed"), code, 30, 0, False),
-    Case("id", 26, range(5), [(WRITE, TRANSACTIONAL_ID)],
+    Case("id", 26, range(6), [(WRITE, TRANSACTIONAL_ID)],
          always(transactional_id="closed"), code, 53, 0, False),
     Case("topic", 23, range(2, 5), [(DESCRIBE, TOPIC), (CLUSTER_ACTION, CLUSTER)],
          always(topics=both(lambda n: {"topic": n, "partitions": [{"current_leader_epoch": 0}]})),
@@ -524,13 +524,13 @@ CASES = [
          lambda answer: len(answer.results), 0, 1, False),
     Case("sizes", 35, range(3, 5), [(DESCRIBE, CLUSTER)], always(topics=None),
          lambda answer: (code(answer), len(answer.results)), (31, 0), (0, 1), False),
-    Case("id", 28, range(5), [(WRITE, ResourceType.TRANSACTIONAL_ID)],
+    Case("id", 28, range(6), [(WRITE, TRANSACTIONAL_ID)],
          always(transactional_id="closed", group_id="open", topics=TOPICS_OF),
          PARTITIONS, [53, 53], [0, 0], False),
-    Case("group", 28, range(5), [(READ, GROUP)],
+    Case("group", 28, range(6), [(READ, GROUP)],
          always(transactional_id="open", group_id="closed", topics=TOPICS_OF),
          PARTITIONS, [30, 30], [0, 0], False),
-    Case("topic", 28, range(5), [(READ, TOPIC)],
+    Case("topic", 28, range(6), [(READ, TOPIC)],
          always(transactional_id="open", group_id="open", topics=TOPICS_OF),
          PARTITIONS, [0, 29], [0, 0]),
     Case("rules", 29, range(1, 4), [(DESCRIBE, CLUSTER)], always(**ANY_RULE),

@@ -3,7 +3,7 @@
 import asyncio
 
 from diskless.transactions.transaction_numbers import Answer
-from metadata.transaction_operations import JoinedTransaction, JoinTransaction
+from metadata.transaction_operations import AddToTransaction, JoinedTransaction, JoinTransaction
 from wal.coordinates import TopicIdPartition
 from wal.errors import DisklessError, InvalidTransactionState
 
@@ -12,11 +12,17 @@ class HeldNumbers:
     """Keeps questions until the test answers them; `missing` partitions are in no transaction."""
 
     def __init__(self) -> None:
-        self.asked: list[JoinTransaction] = []
+        self.asked: list[JoinTransaction | AddToTransaction] = []
         self.missing: set[TopicIdPartition] = set()
         self._answers: list[Answer] = []
 
     def ask(self, asked: JoinTransaction) -> Answer:
+        answer: Answer = asyncio.get_running_loop().create_future()
+        self.asked.append(asked)
+        self._answers.append(answer)
+        return answer
+
+    def add(self, asked: AddToTransaction) -> Answer:
         answer: Answer = asyncio.get_running_loop().create_future()
         self.asked.append(asked)
         self._answers.append(answer)

@@ -633,7 +633,13 @@ async def running_broker(
     clock = clock or SystemClock()
     transactions = transactions_elsewhere(topics, topics)
     known_transactions = MemoryTransactions()
-    numbers = TransactionNumbers(known_transactions.join, lambda name: 0)
+    numbers = TransactionNumbers(
+        known_transactions.join,
+        lambda name: 0,
+        add=known_transactions.add,
+        kept_ms=60_000,
+        clock=clock,
+    )
     enforcer = QuotaEnforcer(
         quotas.client_quotas, settings=quota_settings or QuotaSettings(), clock=clock
     )

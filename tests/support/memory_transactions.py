@@ -77,6 +77,12 @@ class MemoryTransactions:
         self.known[name] = now
         return InitializedProducer(now.producer_id, now.producer_epoch)
 
+    async def add(
+        self, coordinator: int, asked: Sequence[AddToTransaction]
+    ) -> Sequence[JoinedTransaction]:
+        """The same, for producers that add by writing."""
+        return [await self.add_to_transaction(one) for one in asked]
+
     async def add_to_transaction(self, asked: AddToTransaction) -> JoinedTransaction:
         self.asked.append(asked)
         if self.error is not None:

@@ -135,8 +135,10 @@ class RawProducer:
         (part,) = answer.topics[0].partitions
         return int(part.error_code)
 
-    async def end(self, *, is_commit: bool) -> int:
-        _, code = await self._until_settled(26, 3, committed=is_commit, **self.pair)
+    async def end(self, *, is_commit: bool, version: int = 3) -> int:
+        answer, code = await self._until_settled(26, version, committed=is_commit, **self.pair)
+        if version >= 5 and not code:
+            self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
         return code
 
     async def offset(

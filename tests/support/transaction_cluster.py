@@ -38,14 +38,14 @@ from metadata.coordinator.placement import Placement
 from metadata.coordinator.transactions import Transactions
 from metadata.messages.codec import Operation
 from metadata.messages.shapes import Addressed
-from metadata.messages.transactions import END_PARTS, JOIN_TRANSACTIONS
+from metadata.messages.transactions import ADD_TO_TRANSACTION, END_PARTS, JOIN_TRANSACTIONS
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.records.groups import CommittedOffset
 from metadata.replica.replica import Replica
 from metadata.replica.snapshots import SnapshotStore
 from metadata.rules.groups import group_coordinator
 from metadata.state.image import PartitionState
-from metadata.transaction_operations import EndParts, JoinTransaction, Transaction
+from metadata.transaction_operations import AddToTransaction, EndParts, JoinTransaction, Transaction
 from tests.support.contender import until
 from tests.support.coordinator_bench import batch
 from tests.support.log_media import LEASE_MS, TICK_S, ObjectLogs, sleep_a_little
@@ -131,7 +131,15 @@ class TransactionBroker:
         local.topics.peers = self.client
         ends = await enter(transaction_ends(self._tell))
         placed = Placement(self.partitions[0].replica, cluster.coordinators)
-        self.numbers = await enter(TransactionNumbers(self._join, placed))
+        self.numbers = await enter(
+            TransactionNumbers(
+                self._join,
+                placed,
+                add=self._add,
+                kept_ms=SETTINGS.transaction_max_timeout_ms,
+                clock=cluster.clock,
+            )
+        )
         self.transactions = TransactionRouter(
             self.partitions,
             self.client,
@@ -198,6 +206,11 @@ class TransactionBroker:
     async def _join(self, coordinator: int, asked: Sequence[JoinTransaction]) -> Sequence[Any]:
         return await self.client.call(
             JOIN_TRANSACTIONS, Addressed(coordinator, asked), timeout_ms=ASKED_WITHIN_MS
+        )
+
+    async def _add(self, coordinator: int, asked: Sequence[AddToTransaction]) -> Sequence[Any]:
+        return await self.client.call(
+            ADD_TO_TRANSACTION, Addressed(coordinator, asked), timeout_ms=ASKED_WITHIN_MS
         )
 
     async def _run(self) -> None:
@@ -436,7 +449,11 @@ class TransactionCluster:
         self, producer: Producer, *, is_commit: bool
     ) -> "asyncio.Task[DisklessError | None]":
         router = self.leader_of(producer.transactional_id).transactions
-        return asyncio.create_task(router.end(producer, is_commit=is_commit))
+
+        async def error() -> DisklessError | None:
+            return (await router.end(producer, is_commit=is_commit)).error
+
+        return asyncio.create_task(error())
 
     # -- what is there --------------------------------------------------------------------------
 

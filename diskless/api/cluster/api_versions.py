@@ -6,8 +6,9 @@
 - Produce is advertised from 0 although 3 is the first version served: librdkafka before 2.11 takes
   a higher minimum for a broker without gzip and lz4 and quietly sends uncompressed batches
   (KAFKA-18659).
-- No features are advertised, `transaction.version` least of all: clients switch their transaction
-  protocol on it, not on version ranges.
+- The one feature is `transaction.version` 2, from version 3 on: clients switch their transaction
+  protocol on it, not on version ranges. It cannot be set. Before version 4 it is not among what is
+  supported, as in Kafka: older clients cannot read a feature that begins at 0.
 """
 
 import re
@@ -22,6 +23,21 @@ from wal.errors import InvalidRequest
 
 KEY: Final = 18
 _MAX_VERSION: Final = 4
+
+_FROM_ZERO: Final = 4
+"""The version whose clients can read a feature that begins at 0."""
+_TRANSACTIONS: Final = 2
+"""`transaction.version`"""
+_SUPPORTED: Final = {
+    "name": "transaction.version",
+    "min_version": 0,
+    "max_version": _TRANSACTIONS,
+}
+_FINALIZED: Final = {
+    "name": "transaction.version",
+    "min_version_level": _TRANSACTIONS,
+    "max_version_level": _TRANSACTIONS,
+}
 
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.\-]*[a-zA-Z0-9])?")
 
@@ -55,7 +71,13 @@ def api(registry: ApiRegistry) -> Api:
                 for item in registry
                 if item.is_advertised
             ]
-            values = {"error_code": 0, "api_keys": served}
+            values = {
+                "error_code": 0,
+                "api_keys": served,
+                "supported_features": [_SUPPORTED] if request.version >= _FROM_ZERO else [],
+                "finalized_features_epoch": 0,
+                "finalized_features": [_FINALIZED],
+            }
             (answer,) = yield from encode_response(KEY, request.version, values)
             written[request.version, len(registry)] = answer
         return [answer]

@@ -1,7 +1,6 @@
-"""TxnOffsetCommit, key 28, versions 0-4: offsets that are committed when a transaction is.
+"""TxnOffsetCommit, key 28, versions 0-5: offsets that are committed when a transaction is.
 
-- Version 5 adds the group to the transaction by itself (`transaction.version` 2, which is not
-  served).
+- Version 5 adds the group to the transaction by itself (`transaction.version` 2).
 - Durable when it is answered: what waits is there until the transaction ends.
 - Who says that he is a member has to be one, of this generation; UNKNOWN_MEMBER_ID,
   ILLEGAL_GENERATION or FENCED_INSTANCE_ID tells him otherwise. Before version 3 nobody says.
@@ -32,6 +31,7 @@ from wal.errors import DisklessError
 
 KEY: Final = 28
 
+_ADDED_FROM: Final = 5
 _LOADING_FROM: Final = 2
 """The version that knows COORDINATOR_LOAD_IN_PROGRESS."""
 
@@ -98,8 +98,10 @@ def api(groups: GroupRouter, access: Access) -> Api:
             return (yield from encode_all(()))
 
         async def committed(some: Sequence[CommitOffset]) -> Sequence[DisklessError | None]:
-            return await groups.commit_in_transaction(commit._replace(offsets=some), producer)
+            return await groups.commit_in_transaction(
+                commit._replace(offsets=some), producer, adds=version >= _ADDED_FROM
+            )
 
         return Deferred((yield from started_in_portions(committed, rows.allowed)), encode_all, None)
 
-    return Api(key=KEY, name="TxnOffsetCommit", versions=range(5), flexible_from=3, handler=handle)
+    return Api(key=KEY, name="TxnOffsetCommit", versions=range(6), flexible_from=3, handler=handle)

@@ -387,7 +387,7 @@ async def test_producers_get_fresh_ids(version):
         assert (failed.error_code, failed.producer_id) == (56, -1)
 
 
-async def test_apiversions_lists_what_is_served_and_no_features():
+async def test_apiversions_lists_what_is_served_and_the_protocol_of_transactions():
     async with connected() as (_, client):
         software = {"client_software_name": "raw", "client_software_version": "1.0-x"}
         answer = await client.call(18, 4, **software)
@@ -396,13 +396,19 @@ async def test_apiversions_lists_what_is_served_and_no_features():
             0: (0, 13), 1: (4, 18), 2: (1, 9), 3: (0, 13), 8: (2, 9), 9: (1, 9), 10: (0, 6),
             11: (0, 9), 12: (0, 4), 13: (0, 5), 14: (0, 5), 15: (0, 6), 16: (0, 5), 17: (0, 1),
             18: (0, 4), 19: (2, 7), 20: (1, 6), 21: (0, 2), 22: (0, 5), 23: (2, 4), 24: (0, 5),
-            25: (0, 4), 26: (0, 4), 28: (0, 4), 29: (1, 3),
+            25: (0, 4), 26: (0, 5), 28: (0, 5), 29: (1, 3),
             30: (1, 3), 31: (1, 3), 32: (1, 4), 33: (0, 2), 35: (1, 4), 36: (0, 2), 37: (0, 3),
             42: (0, 2), 44: (0, 1), 47: (0, 0), 48: (0, 1), 49: (0, 1), 50: (0, 0), 51: (0, 0),
             60: (0, 1), 61: (0, 0), 65: (0, 0), 66: (0, 2), 68: (0, 1),
             69: (0, 1), 74: (0, 1), 75: (0, 0),
         }  # fmt: skip
-        assert answer.supported_features == answer.finalized_features == ()
+        (supported,), (finalized,) = answer.supported_features, answer.finalized_features
+        assert supported.name == finalized.name == "transaction.version"
+        assert (supported.min_version, supported.max_version) == (0, 2)
+        assert (finalized.min_version_level, finalized.max_version_level) == (2, 2)
+        assert answer.finalized_features_epoch == 0
+        older = await client.call(18, 3, **software)
+        assert (older.supported_features, older.finalized_features[0].name) == ((), finalized.name)
         for bad in ("", "-x", "x y", "x-"):
             answer = await client.call(18, 3, **{**software, "client_software_name": bad})
             assert answer.error_code == 42

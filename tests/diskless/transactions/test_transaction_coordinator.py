@@ -115,7 +115,7 @@ async def test_each_coordinator_is_told_its_part_and_then_it_is_completed() -> N
     async with setting.leading() as router:
         await setting.open(router)
         assert await router.add_group(PRODUCER, "g") is None
-        assert await router.end(PRODUCER, is_commit=True) is None
+        assert (await router.end(PRODUCER, is_commit=True)).error is None
         assert setting.store.completed == [1]
     told = dict(setting.heard)
     assert {*told} == {0, 1}
@@ -130,7 +130,7 @@ async def test_who_does_not_hear_is_told_the_same_again(failure: DisklessError) 
     setting = Setting(answers=[failure, None, failure])
     async with setting.leading() as router:
         await setting.open(router)
-        assert await router.end(PRODUCER, is_commit=False) is None
+        assert (await router.end(PRODUCER, is_commit=False)).error is None
         await until(lambda: setting.store.completed == [1])
     assert len(setting.heard) == 4
     assert {part.is_commit for _, part in setting.heard} == {False}
@@ -145,7 +145,7 @@ async def test_a_completion_that_is_not_noted_is_tried_again() -> None:
         decided = asyncio.ensure_future(router.end(PRODUCER, is_commit=True))
         await until(lambda: bool(setting.heard))
         setting.store.failures = [CommitFailed("x"), CommitOutcomeUnknown("x")]
-        assert await decided is None
+        assert (await decided).error is None
         await until(lambda: setting.store.completed == [1])
     assert not setting.store.failures
 
@@ -164,7 +164,7 @@ async def test_the_producer_is_answered_though_somebody_does_not_hear() -> None:
     setting = Setting(answers=[NotCoordinator("x")] * 10_000_000)
     async with setting.leading() as router:
         await setting.open(router)
-        assert await router.end(PRODUCER, is_commit=True) is None
+        assert (await router.end(PRODUCER, is_commit=True)).error is None
         assert setting.store.completed == []
         setting.answers.clear()
         await until(lambda: setting.store.completed == [1])
@@ -213,7 +213,7 @@ async def test_failed_appends_are_what_producers_look_for_a_coordinator_at() -> 
         added = await router.add_group(PRODUCER, "g")
         assert isinstance(added, NotTransactionCoordinator)
         ended = await router.end(PRODUCER, is_commit=True)
-        assert isinstance(ended, TransactionCoordinatorUnavailable)
+        assert isinstance(ended.error, TransactionCoordinatorUnavailable)
 
 
 async def test_nothing_is_added_when_there_is_no_such_partition() -> None:
@@ -236,7 +236,7 @@ async def test_a_broker_that_does_not_lead_sends_producers_on() -> None:
         (await router.init_producer(PRODUCER, 1_000)).error,
         await router.add_partitions(PRODUCER, [("t", 0)]),
         await router.add_group(PRODUCER, "g"),
-        await router.end(PRODUCER, is_commit=True),
+        (await router.end(PRODUCER, is_commit=True)).error,
         await router.abort(NAME, 1),
         router.describe(NAME),
     ):
