@@ -111,6 +111,15 @@ def plan_rebuild(
     next_producer_id = builder.allocate_producer_ids(_greatest_producer_id(facts))
     left = _left_objects(left_out, builder.committed, doubt)
     inferred = _inferred(layouts, found)
+    ended = _ended(layouts, found)
+    for end in ended:
+        if not end.is_known:
+            how = "committed" if end.is_commit else "aborted"
+            doubt(
+                f"{end.topic}-{end.partition}",
+                f"how transaction {end.number} of producer {end.producer_id} ended is not known;"
+                f" it is {how}",
+            )
     inferred_objects = sorted({run.object_key for run in inferred})
     minted = {item.object_key: item.minted_ms for item in objects}
     young_ms = max(minted.values(), default=0) - options.max_commit_age_ms
@@ -125,7 +134,7 @@ def plan_rebuild(
         unreadable=facts.unreadable,
         inferred=inferred,
         inferred_objects=inferred_objects,
-        ended=_ended(layouts, found),
+        ended=ended,
         maybe_uncommitted=[key for key in inferred_objects if minted[ObjectKey(key)] >= young_ms],
         left_out=left,
         unused_segments=[

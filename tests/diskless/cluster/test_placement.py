@@ -7,9 +7,11 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from diskless.transactions.transaction_router import Producer, TransactionRouter
+from metadata.coordinator import end_notes
 from metadata.rules.groups import group_coordinator
 from metadata.transaction_operations import Constant, TransactionState
-from tests.support.live_broker import LiveBroker
+from tests.support.live_broker import LiveBroker, until
+from wal.chunks.kept_notes import NOTES_PREFIX, decode_kept_notes
 from wal.errors import DisklessError, InvalidSettings
 
 PARTITIONS = "diskless.metadata.topic.num.partitions"
@@ -18,7 +20,10 @@ PRODUCER = "mover"
 ADDED = 4
 
 
-def test_groups_and_open_transactions_stay_where_they_are(tmp_path: Path) -> None:
+def test_groups_and_open_transactions_stay_where_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(end_notes, "NOTED_EVERY_S", 0.05)
     assert 0 not in (group_coordinator(GROUP, ADDED), group_coordinator(PRODUCER, ADDED))
     with LiveBroker(tmp_path, {PARTITIONS: "1"}) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
@@ -40,6 +45,13 @@ def test_groups_and_open_transactions_stay_where_they_are(tmp_path: Path) -> Non
         found = coordination.transactions.describe(PRODUCER)
         assert not isinstance(found, DisklessError)
         assert found.state == TransactionState.COMPLETE_COMMIT
+        # And a rebuild would know it.
+        notes = tmp_path / "objects" / NOTES_PREFIX
+        until(lambda: notes.is_dir() and any(map(_has_end, notes.iterdir())), "the end is noted")
+
+
+def _has_end(notes: Path) -> bool:
+    return bool(decode_kept_notes(notes.read_bytes(), notes.name).ends)
 
 
 async def _begun(transactions: TransactionRouter) -> Producer:

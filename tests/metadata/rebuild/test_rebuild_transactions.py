@@ -176,6 +176,7 @@ async def test_how_it_ended_in_another_partition_is_how_it_ended(tmp_path: Path)
     plan = bucket.plan()
     (ended,) = plan.report.ended
     assert (ended.is_commit, ended.is_known, ended.marker_offset) == (True, True, 10)
+    assert plan.report.is_certain
     async with applied_state(tmp_path) as state:
         assert not (await read(state, plan)).aborted
 
@@ -194,7 +195,10 @@ async def test_a_missing_offset_is_the_marker_that_must_have_been_there(tmp_path
         (8, 17),
     ]
     assert not plan.new_objects
-    assert plan.report.is_certain
+    assert [doubt.problem for doubt in plan.report.doubts] == [
+        f"how transaction 1 of producer {producer} ended is not known; it is aborted"
+        for producer in (7, 8)
+    ]
     assert plan.report.partitions[0].high_watermark == 22
     async with applied_state(tmp_path) as state:
         assert (await read(state, plan)).aborted == [(7, 0, 10), (8, 13, 17)]
@@ -303,6 +307,7 @@ async def test_what_is_aborted_before_a_segment_with_its_marker_stays_aborted(
     assert not plan.report.ended
     async with applied_state(tmp_path) as state:
         await state.apply(*plan.records)
+        assert not await state.violations()
         there = state.partition(PLACE)
         aborted = await state.state.read(
             lambda connection: aborted_within(connection, there, 0, 10)
