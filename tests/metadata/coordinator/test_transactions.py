@@ -33,6 +33,7 @@ from tests.support.coordinator_bench import (
     batch,
     running_coordinator,
 )
+from wal.clock import ManualClock
 from wal.coordinates import TopicIdPartition
 from wal.errors import (
     ConcurrentTransactions,
@@ -418,6 +419,22 @@ async def test_what_is_open_for_too_long_is_aborted(at: TransactionBench) -> Non
     assert kind(await at.end()) is ProducerFenced
     assert kind(await at.init(at.pair)) is ProducerFenced
     assert await at.asked.abort_timed_out(10) == []
+
+
+async def test_a_new_leader_gives_what_is_open_ten_seconds_and_goes_by_the_log(
+    tmp_path: Path,
+) -> None:
+    log, clock = MemoryMetadataLog(), ManualClock()
+    async with running_coordinator(tmp_path, log, clock=clock) as bench:
+        at = TransactionBench(bench)
+        await at.init()
+        await at.add(await bench.partition())
+    clock.advance(TIMEOUT_MS / 1000)
+    async with running_coordinator(tmp_path, log, clock=clock) as bench:
+        assert await bench.coordinator.transactions.abort_timed_out(10) == []
+        clock.advance(10)
+        (aborted,) = await bench.coordinator.transactions.abort_timed_out(10)
+        assert aborted.state == TransactionState.COMPLETE_ABORT
 
 
 async def test_an_abort_is_of_one_transaction(at: TransactionBench) -> None:
