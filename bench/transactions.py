@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from bench import load
 from bench.broker import BenchBroker, fresh_directory
-from bench.raw_transactions import RawTransactions
+from bench.raw_transactions import TIMEOUT_MS, RawTransactions
 from bench.report import Report
 from bench.s3_bed import s3_bed
 from bench.slow_s3 import Delays
@@ -195,7 +195,8 @@ def _produce_idempotently(bootstrap: str, total_bytes: int) -> load.Measured:
 
 def produce_in_transactions(bootstrap: str, total_bytes: int) -> load.Measured:
     """As `load.produce`, to TOPIC, each transaction for TRANSACTION_S."""
-    client = load.producer(bootstrap, {"transactional.id": "throughput"})
+    timeout = {"message.timeout.ms": TIMEOUT_MS, "transaction.timeout.ms": TIMEOUT_MS}
+    client = load.producer(bootstrap, {"transactional.id": "throughput", **timeout})
     client.init_transactions(CALL_S)
     client.begin_transaction()
     value = load.payload(RECORD_BYTES)
