@@ -21,7 +21,7 @@ from wal.errors import InvalidRecord, ObjectStoreUnavailable
 
 API_VERSIONS_0 = frame(18, 0, 1, b"")
 
-UNSERVED_KEY = 26
+UNSERVED_KEY = 27  # WriteTxnMarkers: markers are metadata here
 """EndTxn: an API key that no part of the broker takes."""
 
 
