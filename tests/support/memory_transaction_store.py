@@ -33,6 +33,8 @@ class MemoryStore:
     inits: list[InitProducer] = field(default_factory=list)
     completed: list[int] = field(default_factory=list)
     timed_out: list[Transaction] = field(default_factory=list)
+    idle: int = 0
+    """Ids that nobody has used for long."""
     decided: Callable[[str], None] = print
     """Hears what is decided."""
 
@@ -97,7 +99,9 @@ class MemoryStore:
         self.known = self.known._replace(state=done, partitions={}, groups={})
 
     async def expire_ids(self, limit: int) -> int:
-        return 0
+        expired = min(self.idle, limit)
+        self.idle -= expired
+        return expired
 
     def transaction(self, transactional_id: str) -> Transaction | None:
         known = self.known

@@ -14,6 +14,7 @@ from diskless.transactions.errors import (
     TransactionCoordinatorUnavailable,
 )
 from diskless.transactions.settings import TransactionSettings
+from diskless.transactions.transaction_coordinator import EXPIRED_AT_ONCE
 from diskless.transactions.transaction_ends import PARTITION_BYTES, parts_of, transaction_ends
 from diskless.transactions.transaction_router import Producer, TransactionRouter
 from metadata.operations import Leader, TopicDescription
@@ -29,6 +30,7 @@ from tests.support.until import until
 from wal.clock import ManualClock
 from wal.coordinates import TopicIdPartition
 from wal.errors import (
+    AppendTooLarge,
     CommitFailed,
     CommitOutcomeUnknown,
     ConcurrentTransactions,
@@ -60,6 +62,7 @@ class Setting:
     answers: list[DisklessError | None] = field(default_factory=list)
     """To the next that are told, in turn; None for all others."""
     tick: asyncio.Event = field(default_factory=asyncio.Event)
+    clock: ManualClock = field(default_factory=ManualClock)
     id_failure: DisklessError | None = None
     next_id: int = 1_000
 
@@ -75,7 +78,7 @@ class Setting:
             settings=TransactionSettings(),
             timeout_max_ms=900_000,
             placed=lambda name: group_coordinator(name, COORDINATORS),
-            clock=ManualClock(),
+            clock=self.clock,
             sleep=self.sleep,
         )
 
@@ -180,6 +183,32 @@ async def test_what_is_open_for_too_long_is_aborted_and_told() -> None:
         await until(lambda: setting.store.completed == [1])
         assert router.statistics().ended["timed_out"] == 1
     assert {part.is_commit for _, part in setting.heard} == {False}
+
+
+async def test_ids_that_nobody_uses_are_forgotten_once_an_hour() -> None:
+    setting = Setting()
+    async with setting.leading():
+        setting.store.idle = 2 * EXPIRED_AT_ONCE + 1
+        setting.tick.set()
+        await until(lambda: not setting.tick.is_set())
+        assert setting.store.idle > 0
+        setting.clock.advance(3_600)
+        setting.tick.set()
+        await until(lambda: setting.store.idle == 0)
+
+
+@pytest.mark.parametrize("failure", [CommitFailed("x"), AppendTooLarge("x")])
+async def test_a_look_that_fails_is_taken_again(failure: DisklessError) -> None:
+    setting = Setting()
+    async with setting.leading() as router:
+        await setting.open(router)
+        assert setting.store.known is not None
+        setting.store.timed_out = [setting.store.known]
+        setting.store.failures = [failure]
+        setting.tick.set()
+        await until(lambda: not setting.store.failures)
+        setting.tick.set()
+        await until(lambda: setting.store.completed == [1])
 
 
 async def test_a_second_producer_has_the_first_ones_transaction_aborted() -> None:
