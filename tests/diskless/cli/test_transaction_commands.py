@@ -125,9 +125,9 @@ def test_what_becomes_of_transactions_is_counted(broker: LiveBroker) -> None:
     pay = begin(broker, "pay")
     for is_commit in (True, False, True):
         add(broker, pay)
-        assert broker.run(router.end(pay, is_commit=is_commit)) is None
+        assert broker.run(router.end(pay, is_commit=is_commit)).error is None
         # Asked again, it is the same one.
-        assert broker.run(router.end(pay, is_commit=is_commit)) is None
+        assert broker.run(router.end(pay, is_commit=is_commit)).error is None
     late = begin(broker, "late", timeout_ms=1)
     add(broker, late)
     until(lambda: counted(broker)["s_ended_timed_out"] == 1, "a timeout")

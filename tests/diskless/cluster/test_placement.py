@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from diskless.transactions.transaction_router import Producer, TransactionRouter
 from metadata.coordinator import end_notes
 from metadata.rules.groups import group_coordinator
-from metadata.transaction_operations import Constant, TransactionState
+from metadata.transaction_operations import Constant, EndedTransaction, TransactionState
 from tests.support.live_broker import LiveBroker, until
 from wal.chunks.kept_notes import NOTES_PREFIX, decode_kept_notes
 from wal.errors import DisklessError, InvalidSettings
@@ -41,7 +41,7 @@ def test_groups_and_open_transactions_stay_where_they_are(
         (committed,) = consumer.committed([TopicPartition("flights", 0)], 60)
         assert committed.offset == 7
         consumer.close()
-        assert broker.run(_ended(coordination.transactions, producer)) is None
+        assert broker.run(_ended(coordination.transactions, producer)).error is None
         found = coordination.transactions.describe(PRODUCER)
         assert not isinstance(found, DisklessError)
         assert found.state == TransactionState.COMPLETE_COMMIT
@@ -62,7 +62,7 @@ async def _begun(transactions: TransactionRouter) -> Producer:
     return producer
 
 
-async def _ended(transactions: TransactionRouter, producer: Producer) -> DisklessError | None:
+async def _ended(transactions: TransactionRouter, producer: Producer) -> EndedTransaction:
     return await transactions.end(producer, is_commit=True)
 
 
