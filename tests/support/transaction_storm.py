@@ -164,7 +164,7 @@ class TransactionStorm:
             (self.init, 2),
             (self.add, 10),
             (self.write, 12),
-            (self.commit_offsets, 4),
+            (self.commit_offsets, 10),
             (self.come_late, 4),
             (self.end, 5),
             (self.tell, 12),
@@ -234,7 +234,7 @@ class TransactionStorm:
     async def add(self) -> None:
         name = self.rng.choice(NAMES)
         partitions = self.rng.choices([*self.homes], k=self.rng.randint(1, 3))
-        groups = [group for group in GROUPS if self.rng.random() < 0.3]
+        groups = [group for group in GROUPS if self.rng.random() < 0.5]
         transactions = self.of(name)
         pair = self._pair(name)
         was_dead = pair in self.dead

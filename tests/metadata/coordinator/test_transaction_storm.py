@@ -63,4 +63,6 @@ async def test_a_storm_of_transactions(
                 (directory / str(rng.randrange(logs)) / STATE_FILE).unlink()
         for outcome, count in storm.outcomes.items():
             outcomes[outcome] = outcomes.get(outcome, 0) + count
-    assert {"init: NoneType", "write: NoneType", "offsets", "end: NoneType"} <= outcomes.keys()
+    if IS_EXHAUSTIVE:
+        # What comes of a few steps depends on how threads take turns.
+        assert {"init: NoneType", "write: NoneType", "offsets", "end: NoneType"} <= outcomes.keys()
