@@ -76,7 +76,7 @@ def _is_closed(closed: ClosedTransaction | None, parts: EndParts) -> bool:
 def end_parts_now(
     view: SpeculativeView, parts: EndParts, *, now_ms: int
 ) -> Sequence[TransactionEndedRecord]:
-    """The record by which parts end that have not ended, and are there; none for no parts."""
+    """The records by which parts end that have not ended, and are there; none for no parts."""
     ended: list[EndedPartition] = []
     closed = ClosedTransaction(parts.number, parts.producer_epoch)
     for name in parts.partitions:
@@ -87,9 +87,11 @@ def end_parts_now(
             view.transactions.put_closed(key, closed, view.group)
     for group_id in parts.groups:
         view.transactions.put_closed(_of_group(group_id, parts.producer_id), closed, view.group)
-    if not ended and not parts.groups:
-        return ()
-    return (
+    # The row of a group has the offset of the record that named it first: so each has its own.
+    named: list[Sequence[str]] = [[group_id] for group_id in parts.groups]
+    if ended and not named:
+        named.append(())
+    return [
         TransactionEndedRecord(
             producer_id=parts.producer_id,
             producer_epoch=parts.producer_epoch,
@@ -97,10 +99,11 @@ def end_parts_now(
             is_commit=parts.is_commit,
             coordinator_epoch=parts.coordinator_epoch,
             ended_ms=now_ms,
-            partitions=ended,
-            groups=parts.groups,
-        ),
-    )
+            partitions=ended if place == 0 else (),
+            groups=groups,
+        )
+        for place, groups in enumerate(named)
+    ]
 
 
 def _end_partition(

@@ -188,6 +188,22 @@ async def test_where_all_of_it_lives_here_one_append_ends_it(
     assert len(log.batches) == before + 1
 
 
+async def test_a_transaction_may_commit_offsets_of_several_groups_that_nobody_knows(
+    at: TransactionBench,
+) -> None:
+    partition = await at.bench.partition()
+    groups = ("g", "h", "i")
+    await at.init()
+    await at.add(partition, groups=groups)
+    for group in groups:
+        offset = CommittedOffset(partition, 9, 1_000)
+        await at.asked.commit_offsets(group, *at.pair, 1, [offset])
+    assert await at.end() == (1, True, None, *at.pair)
+    for group in groups:
+        assert await at.replica.group_offsets(group) == {partition: offset}
+    assert at.stable(partition) == (1, 1)
+
+
 async def test_what_comes_late_opens_nothing(at: TransactionBench) -> None:
     partition = await at.bench.partition()
     await at.init()
