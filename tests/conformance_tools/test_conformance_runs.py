@@ -151,6 +151,7 @@ def test_a_suite_that_cannot_be_run_keeps_its_section_and_does_not_hinder_others
     assert "| `more` | passed | because |" in after
 
 
+@pytest.mark.cold
 def test_a_broker_that_dies_takes_the_suite_with_it(
     conformance: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
