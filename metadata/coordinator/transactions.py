@@ -52,6 +52,7 @@ from wal.failpoint import failpoint
 from wal.steady_clock import SteadyClock
 
 NEW_LEADER_GRACE_S: Final = 10.0
+_LOOKED_AT_ONCE: Final = 1_000
 
 Listener = Callable[[str], None]
 
@@ -164,7 +165,7 @@ class Transactions:
 
         The others fail or go on by themselves when one raises.
         """
-        due = self._timed_out()[:limit]
+        due = (await self._timed_out())[:limit]
         ended = await asyncio.gather(
             *(self.abort_transaction(AbortTransaction(*transaction)) for transaction in due)
         )
@@ -175,13 +176,15 @@ class Transactions:
         ]
         return [transaction for transaction in aborted if transaction is not None]
 
-    def _timed_out(self) -> Sequence[tuple[str, int]]:
-        """(transactional id, number), the longest open first."""
+    async def _timed_out(self) -> Sequence[tuple[str, int]]:
+        """(transactional id, number), the longest open first. Others have their turn meanwhile."""
         now_ms, now_s = self._clock.now_ms(), self._clock.monotonic()
         is_new_leader = now_s - self._began_s < NEW_LEADER_GRACE_S
         seen: dict[str, tuple[int, float]] = {}
         found = []
-        for transaction in self.transactions():
+        for count, transaction in enumerate(self.transactions(), 1):
+            if count % _LOOKED_AT_ONCE == 0:
+                await asyncio.sleep(0)
             if transaction.state != TransactionState.ONGOING:
                 continue
             name, number = transaction.transactional_id, transaction.number
