@@ -32,6 +32,7 @@ from typing import Any, Final, NamedTuple, Self
 from uuid import UUID
 
 import wal.failpoint
+from diskless.transactions.transaction_ends import parts_of
 from metadata import operations as ops
 from metadata.clients.local_client import LocalClient
 from metadata.coordinator.coordinator import PartitionCoordinator
@@ -46,6 +47,13 @@ from metadata.replica.snapshots import SnapshotStore
 from metadata.replica.verify import verify_metadata
 from metadata.retention_settings import RetentionSettings
 from metadata.rules.files import permuted_owners
+from metadata.transaction_operations import (
+    AddToTransaction,
+    EndTransaction,
+    InitProducer,
+    TransactionGroup,
+    TransactionPartition,
+)
 from metadata.workers.catalogue_sweep import CatalogueSweep
 from metadata.workers.file_workers import FileWorkers
 from metadata.workers.note_keeper import NoteKeeper
@@ -92,6 +100,9 @@ LOCAL_LOG: Final = LocalLogSettings(segment_bytes=8 << 10)
 KEPT: Final = UUID(int=0x4_0000)
 DOOMED: Final = UUID(int=0x5_0000)
 """Even, so that even partitions are at coordinator 0 and odd ones at coordinator 1."""
+PAYER: Final = "payer"
+PAYING: Final = 40
+"""A transactional id, and its producer id."""
 BIG_FILES: Final = 3
 BIG_BATCHES: Final = 420
 
@@ -265,6 +276,35 @@ class Life:
         for coordinator in self.coordinators:
             await coordinator.commit_offsets("readers", offsets)
         return offset
+
+    async def begin_transaction(self) -> Answer:
+        """Of two partitions and a group, at both coordinators; asked again, it is there."""
+        transactions = self.coordinators[0].transactions
+        if transactions.transaction(PAYER) is None:
+            await transactions.init_producer(InitProducer(PAYER, 60_000, PAYING))
+        partitions = [TransactionPartition(TopicIdPartition(KEPT, at), at) for at in (0, 1)]
+        added = AddToTransaction(PAYER, PAYING, 0, partitions, [TransactionGroup("readers", 1)])
+        return repr(await transactions.add_to_transaction(added))
+
+    async def commit_group_in_transaction(self) -> Answer:
+        offset = CommittedOffset(TopicIdPartition(KEPT, 1), 4, self.clock.now_ms())
+        transactions = self.coordinators[1].transactions
+        await transactions.commit_offsets("readers", PAYING, 0, 1, [offset])
+        return "waits"
+
+    async def end_transaction(self) -> Answer:
+        """Decide, tell, complete; or go on with what is decided."""
+        transactions = self.coordinators[0].transactions
+        await transactions.end_transaction(EndTransaction(PAYER, PAYING, 0, is_commit=True))
+        known = transactions.transaction(PAYER)
+        assert known is not None
+        if known.is_open:
+            for coordinator, parts in parts_of(known, leader_epoch=0):
+                answers = await self.coordinators[coordinator].transactions.end_parts([parts])
+                assert answers == [None]
+            await transactions.complete(PAYER, known.number)
+        known = transactions.transaction(PAYER)
+        return None if known is None else [known.number, known.producer_epoch, int(known.state)]
 
     async def allocate(self) -> Answer:
         block = await self.client.allocate_producer_ids()
@@ -572,6 +612,11 @@ def script() -> list[Step]:
         step(f"clean at last, {number}", lambda life: life.clean(), 61.0)
     step("commit a group again", lambda life: life.commit_group(5))
     commit("to stay", file(*(of(part, 2, 4) for part in range(6)), of(0, 1, 1)))
+    step("begin a transaction", lambda life: life.begin_transaction())
+    paid = [of(at, 2, PAYING)._replace(transaction_number=1) for at in (0, 1)]
+    commit("of the transaction", file(*paid, of(2, 1)))
+    step("commit a group in it", lambda life: life.commit_group_in_transaction())
+    step("end the transaction", lambda life: life.end_transaction())
     step("limit again", lambda life: life.limit(a=None, c=3.0))
     step("snapshot at last", lambda life: life.snapshot())
     step("look at last", lambda life: life.look())

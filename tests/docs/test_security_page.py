@@ -128,7 +128,7 @@ def test_ten_commands_make_a_broker_with_tls_users_and_rules(tmp_path: Path) -> 
 def test_each_hole_that_was_found_elsewhere_has_tests() -> None:
     section = PAGE.read_text(encoding="utf-8").partition("## What went wrong elsewhere")[2]
     rows = [line for line in section.splitlines() if line.startswith("| ")][1:]
-    files = {path.name: path.read_text("utf-8") for path in ROOT.rglob("tests/**/test_*.py")}
+    files = {path.name: path.read_text("utf-8") for path in (ROOT / "tests").rglob("test_*.py")}
     assert len(rows) >= 14
     for row in rows:
         named = re.findall(r"`(test_\w+\.py)::(test_\w+)`", row)

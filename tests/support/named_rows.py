@@ -6,7 +6,15 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from metadata.state.schema import STATE_TABLES
+from metadata.transaction_operations import GROUP_PARTITION
 
+_PARTITIONS_BY_INDEX: Final = (
+    "partitions",
+    "assignments",
+    "group_offsets",
+    "transaction_parts",
+    "pending_offsets",
+)
 _UNCOMPARED: Final = ("leadership", "producer_ids", "applied")
 
 
@@ -25,13 +33,22 @@ def named_rows(connection: Connection) -> Mapping[str, list[list[Any]]]:
             "SELECT id, topic, partition FROM partitions"
         )
     }
+    partitions[GROUP_PARTITION] = ""
+    transactions = names("SELECT id, transactional_id FROM transactions")
     by_table = {
+        "transactions": ("id", transactions),
         "topics": ("id", topics),
         "partitions": ("id", partitions),
         "files": ("id", files),
         "consumer_groups": ("id", groups),
     }
-    by_column = {"topic": topics, "partition": partitions, "file": files, "group_key": groups}
+    by_column = {
+        "topic": topics,
+        "partition": partitions,
+        "file": files,
+        "group_key": groups,
+        "transaction_key": transactions,
+    }
     found: dict[str, list[list[Any]]] = {}
     for table in STATE_TABLES:
         if table.name in _UNCOMPARED:
@@ -44,8 +61,7 @@ def named_rows(connection: Connection) -> Mapping[str, list[list[Any]]]:
                 if column == key_column:
                     value = key_names[value]
                 elif column in by_column and not (
-                    column == "partition"
-                    and table.name in ("partitions", "assignments", "group_offsets")
+                    column == "partition" and table.name in _PARTITIONS_BY_INDEX
                 ):
                     value = by_column[column][value]
                 elif column in ("deletable_since_ms", "left_offset"):

@@ -162,6 +162,7 @@ def test_the_footer_names_the_records_and_holds_no_time(tmp_path: Path) -> None:
         "diskless.generation": "0",
         "diskless.record.count": "5",
         "diskless.control.count": "0",
+        "diskless.aborted.count": "0",
         "diskless.removed.count": "0",
         "diskless.raw.batch.count": "0",
         "diskless.typed.columns": "",

@@ -8,6 +8,7 @@ import pytest
 
 from metadata.access_tokens import AccessToken, AlterAccessToken
 from metadata.acls import AclBinding, PatternType, Permission
+from metadata.coordinator.placement import PlacementFixing
 from metadata.log.log import MetadataRecordBatch
 from metadata.operations import (
     AlterClientQuotas,
@@ -121,6 +122,7 @@ async def fill_tables(bench: CoordinatorBench) -> None:
 
 async def fill_transactions(bench: CoordinatorBench) -> None:
     """An aborted transaction, and an open one with data and offsets."""
+    await PlacementFixing(bench.coordinator.pipeline, 1).run()
     transactions = bench.coordinator.transactions
     partition = await bench.partition("paid")
     asked = InitProducer("pay", 60_000, 40)

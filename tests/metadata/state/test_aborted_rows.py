@@ -63,7 +63,7 @@ def _store(connection: Connection, log: str, is_commit: dict[int, bool]) -> None
         if not who.isupper():
             add(schema.BATCHES, 1, offset, offset, 5, 100 * offset, 100, 1, 0, 0, 0)
     for who, first, marker in _closed(log):
-        add(schema.MARKERS, 1, marker, ord(who), 0, int(is_commit[marker]), 3, 9)
+        add(schema.MARKERS, 1, marker, ord(who), 0, int(is_commit[marker]), 3, 9, 1)
         if first >= 0 and not is_commit[marker]:
             stable = _first_open(log[: marker + 1])
             add(

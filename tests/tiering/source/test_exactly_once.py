@@ -181,7 +181,7 @@ FOREIGN = {
     "a damaged record": ("plain", "plain", "flip", "CRC"),
     "a producer id": ("plain", "plain", "producer", "producer id"),
     "a control batch": ("plain", "plain", "control", "control"),
-    "a transaction": ("plain", "plain", "transactional", "transactions"),
+    "a transaction": ("plain", "plain", "transactional", "a transactional batch"),
     "an old timestamp": ("timed", "plain", "old", "before now"),
 }
 

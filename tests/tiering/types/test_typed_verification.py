@@ -98,10 +98,10 @@ def test_a_record_that_a_roll_dropped_and_counted_as_another_kind_is_found(
 ) -> None:
     whole = roll_module.row_groups
 
-    def without_one(plan: Any, store: Any, size: int, controls: Any) -> Iterator[pa.Table]:
-        for rows in whole(plan, store, size, controls):
+    def without_one(plan: Any, store: Any, size: int, left_out: Any) -> Iterator[pa.Table]:
+        for rows in whole(plan, store, size, left_out):
             offsets = rows.column("offset").to_numpy()
-            controls.count += int(np.sum(offsets == dropped))
+            left_out.controls += int(np.sum(offsets == dropped))
             yield rows.filter(pa.array(offsets != dropped))
 
     monkeypatch.setattr(roll_module, "row_groups", without_one)
