@@ -7,10 +7,12 @@ first leader of the catalogue writes down the number that it is configured with 
 from then on all brokers go by that, however many metadata partitions are added. New ones take
 partitions of topics, and no groups or transactional ids.
 
-Failure cases: the number cannot be written, because the broker leads no more or the log fails; the
-next leader tries again, and until then every broker goes by its own setting.
+Failure cases: the number cannot be written. Where the log refuses it, it is tried again; where the
+broker leads no more, the next leader does. Until then every broker goes by its own setting.
 """
 
+import asyncio
+import logging
 from typing import Final
 
 from metadata.coordinator.pipeline import Pipeline
@@ -20,6 +22,12 @@ from metadata.rules.commit import Decision
 from metadata.rules.groups import group_coordinator
 from metadata.state.speculative import SpeculativeView
 from metadata.transaction_operations import Constant
+from wal.clock import Sleep
+from wal.errors import CommitFailed
+
+RETRY_S: Final = 1.0
+
+_logger = logging.getLogger(__name__)
 
 
 class Placement:
@@ -44,13 +52,21 @@ class Placement:
 class PlacementFixing:
     """Writes the number down, beside the leader of the catalogue; `run` ends when it is there."""
 
-    def __init__(self, pipeline: Pipeline, configured: int) -> None:
+    def __init__(
+        self, pipeline: Pipeline, configured: int, *, sleep: Sleep = asyncio.sleep
+    ) -> None:
         self._pipeline = pipeline
         self._configured = configured
+        self._sleep = sleep
 
     async def run(self) -> None:
-        """Raises: CommitFailed, CommitOutcomeUnknown, NotCoordinator."""
-        await self._pipeline.perform(self._decide)
+        """Raises: CommitOutcomeUnknown, NotCoordinator."""
+        while True:
+            try:
+                return await self._pipeline.perform(self._decide)
+            except CommitFailed as error:
+                _logger.warning("the place of groups is written down later: %s", error)
+            await self._sleep(RETRY_S)
 
     def _decide(self, view: SpeculativeView, now_ms: int) -> Decision[None]:
         if view.transactions.constant(Constant.COORDINATORS) is not None:
