@@ -182,7 +182,9 @@ class LocalClient(CoordinatorClient):
                 rows_per_partition_max=per_partition_max,
                 isolation=isolation,
             )
-            if partition.coordinator is None:
+            leading = partition.coordinator
+            if leading is None or not leading.lease.holds():
+                # Who was paused for longer than its lease has not heard yet that it leads no more.
                 some = [
                     _as_a_follower(request, answer)
                     for request, answer in zip(requests[start:end], some, strict=True)
