@@ -40,7 +40,7 @@ class BrokerError(Exception):
 
 
 class Child(Protocol):
-    """What is asked of a process that was started; `subprocess.Popen` has more."""
+    """A process that was started; `subprocess.Popen` is one."""
 
     @property
     def pid(self) -> int: ...

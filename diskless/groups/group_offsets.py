@@ -1,7 +1,7 @@
 """The committed offsets of groups that are in use, dormant, or only there for their offsets.
 
-Who may commit and fetch is asked of the group's state machine; what may be committed is the
-business of the `OffsetManager`. A group comes to be there with its first committed offset, if it
+The group's state machine says who may commit and fetch; the `OffsetManager` says what may be
+committed. A group comes to be there with its first committed offset, if it
 has no members, and is gone with the last.
 
 Offsets of a transaction wait at the metadata partition until the transaction ends, and are

@@ -2,8 +2,8 @@
 
     ask ─▶ waiting questions of the coordinator ─▶ one call ─▶ answers
 
-So many who ask share a request and, where something is written, an append; and a coordinator that
-does not answer holds up nobody who asks another one. Questions to one coordinator are answered in
+So many questions share a request and, where something is written, an append. A coordinator that
+does not answer holds up only its own questions. Questions to one coordinator are answered in
 any order.
 
 Invariants: an answer never fails, an error is in it; nobody cancels it but who asked.

@@ -206,7 +206,7 @@ class Transactions:
         )
 
     def transaction(self, transactional_id: str) -> Transaction | None:
-        """What is known of the id; None: nothing."""
+        """Its last transaction, with its producer; None: the id is not known."""
         return self._replica.image.transactions.ids.get(transactional_id)
 
     def transactions(self) -> Sequence[Transaction]:

@@ -348,7 +348,7 @@ class Replica:
         return () if state is None else [*self.image.transactions.open_of(state.id).values()]
 
     def rolled_end(self, partition: TopicIdPartition) -> int | None:
-        """Below it, everything is in segments or was deleted; None: no such partition."""
+        """The offset below which all is rolled or deleted; None: no such partition."""
         state = self.image.partitions.get(partition)
         if state is None:
             return None

@@ -76,7 +76,8 @@ class Gate:
             await asyncio.Event().wait()
 
     async def held(self) -> None:
-        await asyncio.wait_for(self.reached.wait(), 60)
+        async with asyncio.timeout(60):
+            await self.reached.wait()
 
 
 class HeldStore:
@@ -252,9 +253,8 @@ class Peer:
             raise CommitFailed(f"broker {self._broker_id} is dead")
         asked, _ = operation.decode_request(operation.encode_request(request, timeout_ms))
         try:
-            answers = await asyncio.wait_for(
-                self._answered(broker, operation, asked), timeout_ms / 1000
-            )
+            async with asyncio.timeout(timeout_ms / 1000):
+                answers = await self._answered(broker, operation, asked)
             body = operation.encode_response(asked, answers)
         except TimeoutError as error:
             raise operation.unanswered("no answer") from error

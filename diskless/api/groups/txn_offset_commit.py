@@ -4,9 +4,9 @@
 - Durable when it is answered: what waits is there until the transaction ends.
 - Who says that he is a member has to be one, of this generation; UNKNOWN_MEMBER_ID,
   ILLEGAL_GENERATION or FENCED_INSTANCE_ID tells him otherwise. Before version 3 nobody says.
-- Whether the group belongs to the transaction is asked of the transactional id's coordinator. Where
-  that cannot be asked now, the answer is COORDINATOR_LOAD_IN_PROGRESS, before version 2
-  COORDINATOR_NOT_AVAILABLE: producers send it again.
+- The coordinator of the transactional id says whether the group belongs to the transaction. While
+  it cannot be asked, the answer is COORDINATOR_LOAD_IN_PROGRESS, before version 2
+  COORDINATOR_NOT_AVAILABLE: producers send the request again.
 - A group without members and offsets is not there before the transaction has ended. In Kafka it is,
   and has no offsets.
 - Asks for WRITE on the transactional id, READ on the group, and READ on each topic.

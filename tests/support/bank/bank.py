@@ -24,6 +24,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
@@ -373,7 +374,7 @@ class Bank:
         ends = self._until_nothing_is_open()
         for name, reader in self._readers.items():
             until(
-                lambda reader=reader: reader.has_read_to(ends),  # type: ignore[misc]
+                partial(reader.has_read_to, ends),
                 f"the {name} reader to read to {ends}",
                 deadline_s=SETTLES_WITHIN_S,
             )
@@ -391,7 +392,7 @@ class Bank:
         self._readers["last"] = self._reader(TOPIC)
         for name, reader in self._readers.items():
             until(
-                lambda reader=reader: reader.has_read_to(ends),  # type: ignore[misc]
+                partial(reader.has_read_to, ends),
                 f"the {name} reader to read to the end",
                 deadline_s=SETTLES_WITHIN_S,
             )
