@@ -26,7 +26,8 @@ from diskless.cluster.reachable import ReachableBroker, brokers_at
 from diskless.listeners.endpoints import Endpoint, format_endpoints, parse_endpoints
 from diskless.ports import BrokerEndpoint, ClientInfo
 from metadata.clients.routed_client import RoutedClient
-from metadata.coordinator.metadata_partition import Candidate, MetadataPartition
+from metadata.coordinator.candidate import Candidate
+from metadata.coordinator.metadata_partition import MetadataPartition
 from metadata.operations import CATALOGUE, Leader, RegisteredBroker
 from wal.clock import Clock, Sleep
 from wal.coordinates import TopicIdPartition

@@ -42,8 +42,9 @@ from diskless.transactions.transaction_numbers import TransactionNumbers
 from diskless.transactions.transaction_router import TransactionRouter
 from metadata.clients.local_client import LocalClient
 from metadata.clients.routed_client import RoutedClient
+from metadata.coordinator.candidate import Candidate
 from metadata.coordinator.coordinator import PartitionCoordinator
-from metadata.coordinator.metadata_partition import Candidate, MetadataPartition, Worker
+from metadata.coordinator.metadata_partition import MetadataPartition, Worker
 from metadata.coordinator.placement import Placement
 from metadata.coordinator.sink_notes import NotePlace
 from metadata.log.local_log import LOG_DIRECTORY, LocalMetadataLog

@@ -16,28 +16,23 @@ Invariants:
 - The replica never goes back: it is the same state in every role.
 - Workers run only under a leader and are gone before this process follows again.
 
-When it may stand, judged by the monotonic clock from when it *saw* the last entry, which is later
-than the leader's lease began: after `lease * 1.1` plus a random share, so that candidates rarely
-collide. At once when there never was a leader, when the last one resigned, or when the last one was
-an earlier life of this broker: its data directory is locked, so that life is over.
+When a follower stands, and how it follows, is in metadata/coordinator/following.py.
 
-Failure cases: a store that cannot be reached keeps a follower following (what it cannot see it must
-not overtake); an entry it cannot decode, or a log that only this process can write and that failed,
+Failure cases: an entry it cannot decode, or a log that only this process can write and that failed,
 end the broker, since a restart is what recovers them.
 """
 
 import asyncio
-import itertools
 import logging
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, Protocol, Self
-from uuid import UUID
 
+from metadata.coordinator.candidate import RESIGNED, Candidate, current_leader
 from metadata.coordinator.coordinator import PartitionCoordinator
+from metadata.coordinator.following import Following
 from metadata.coordinator.sink_notes import NotePlace
-from metadata.log.log import LEASE_MARGIN, MetadataLog
+from metadata.log.log import MetadataLog
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.operations import Leader
 from metadata.records.control import LeaderChangeRecord
@@ -48,14 +43,6 @@ from wal.clock import Clock, Sleep
 from wal.errors import CommitFailed, CommitOutcomeUnknown, NotCoordinator, Retriable
 from wal.failpoint import failpoint
 
-RESIGNED: Final = -1
-"""Broker id of a LeaderChange by which a leader steps down: anybody may stand at once."""
-
-LOOKS_PER_REFRESH: Final = 20
-"""A follower only looks whether the next entry is there. Now and then it lists the log: what it
-waits for may have come and been pruned while the store could not be reached."""
-
-_JITTER_OF_LEASE: Final = 0.2
 _RENEW_WHEN_LEFT: Final = 2 / 3
 _RESIGN_TIMEOUT_S: Final = 3.0
 
@@ -66,20 +53,6 @@ class Worker(Protocol):
     """A background worker of a leader. Ends by cancellation; retries whatever can be retried."""
 
     async def run(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """Who this process is when it leads."""
-
-    broker_id: int
-    host: str
-    port: int
-    incarnation: UUID
-    """This life of the broker."""
-    past_incarnations: Sequence[UUID] = ()
-    """Earlier lives of this broker that are certainly over."""
-    may_lead: bool = True
 
 
 class MetadataPartition:
@@ -118,7 +91,17 @@ class MetadataPartition:
         self._note_place = note_place
         self._sleep = sleep
         self._ready = asyncio.Event()
-        self._appended = asyncio.Event()
+        self._following = Following(
+            replica,
+            log,
+            candidate=candidate,
+            is_led=self._ready.set,
+            clock=clock,
+            rng=rng,
+            interval_ms=settings.follow_interval_ms,
+            lease_ms=lease_ms,
+            sleep=sleep,
+        )
         self._is_closed = False
 
     @property
@@ -129,8 +112,7 @@ class MetadataPartition:
     @property
     def leader(self) -> Leader | None:
         """The leader as far as this process has read; None: there was none, or it resigned."""
-        leader = self.replica.leader
-        return None if leader is None or leader.broker_id == RESIGNED else leader
+        return current_leader(self.replica)
 
     def is_myself(self, leader: Leader) -> bool:
         """Whether `leader` is this very process."""
@@ -164,7 +146,7 @@ class MetadataPartition:
         """Follow and lead in turn, until cancelled. Raises what this process cannot heal."""
         while True:
             if self.log.lease_expires_at is None:
-                await self._follow()
+                await self._following.follow()
             try:
                 coordinator = await self._stand()
             except (NotCoordinator, CommitFailed, CommitOutcomeUnknown) as error:
@@ -186,47 +168,6 @@ class MetadataPartition:
     def _has_rivals(self) -> bool:
         return self._lease_ms > 0
 
-    # -- follow ---------------------------------------------------------------------------------
-
-    async def _follow(self) -> None:
-        """Apply what others append; returns when it is time to stand."""
-        seen_at = self._clock.monotonic()
-        patience_s = self._patience_s()
-        for look in itertools.count():
-            try:
-                if look % LOOKS_PER_REFRESH == 0 or await self.log.peek():
-                    await self.log.refresh()
-                if self.replica.applied_offset < self.log.end_offset:
-                    seen_at = self._clock.monotonic()
-                    await self.replica.catch_up(self.log)
-                elif self._may_stand(self._clock.monotonic() - seen_at, patience_s):
-                    return
-            except Retriable as error:
-                self._cannot_read(error)
-            else:
-                if self.leader is not None:
-                    self._ready.set()
-            await self._sleep(self._settings.follow_interval_ms / 1000)
-
-    def _cannot_read(self, error: Retriable) -> None:
-        _logger.warning("metadata partition %d cannot be read: %s", self.index, error)
-
-    def _patience_s(self) -> float:
-        jitter = self._rng.random() * _JITTER_OF_LEASE
-        return self._lease_ms / 1000 * (LEASE_MARGIN + jitter)
-
-    def _may_stand(self, silent_s: float, patience_s: float) -> bool:
-        candidate = self._candidate()
-        if not candidate.may_lead:
-            return False
-        leader = self.leader
-        if leader is None or leader.incarnation in (
-            candidate.incarnation,
-            *candidate.past_incarnations,
-        ):
-            return True
-        return silent_s >= patience_s
-
     # -- stand ----------------------------------------------------------------------------------
 
     async def _stand(self) -> PartitionCoordinator:
@@ -235,7 +176,7 @@ class MetadataPartition:
         before = self.leader
         await self._append_leader_change(candidate.broker_id, candidate)
         failpoint("lead.after_log")
-        await self._catch_up()
+        await self._following.catch_up()
         _logger.info(
             "metadata partition %d: broker %d leads, epoch %d",
             self.index,
@@ -258,15 +199,6 @@ class MetadataPartition:
                 else before.broker_id
             ),
         )
-
-    async def _catch_up(self) -> None:
-        """Apply what the log has, however long it takes. Raises: CorruptLog, CorruptState."""
-        while True:
-            try:
-                return await self.replica.catch_up(self.log)
-            except Retriable as error:
-                self._cannot_read(error)
-                await self._sleep(self._settings.follow_interval_ms / 1000)
 
     async def _append_leader_change(self, broker_id: int, candidate: Candidate) -> None:
         leader = self.replica.leader

@@ -37,8 +37,9 @@ from metadata import operations as ops
 from metadata.clients.coordinator_client import CoordinatorClient
 from metadata.clients.local_client import LocalClient
 from metadata.clients.wire_client import WireClient
+from metadata.coordinator.candidate import Candidate
 from metadata.coordinator.coordinator import PartitionCoordinator
-from metadata.coordinator.metadata_partition import Candidate, MetadataPartition
+from metadata.coordinator.metadata_partition import MetadataPartition
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.replica.replica import Replica
 from metadata.replica.snapshots import SnapshotStore

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Final, Self
 from uuid import UUID
 
+from metadata.coordinator.candidate import Candidate
 from metadata.coordinator.coordinator import PartitionCoordinator
-from metadata.coordinator.metadata_partition import Candidate, MetadataPartition, Worker
+from metadata.coordinator.metadata_partition import MetadataPartition, Worker
 from metadata.log.log import MetadataLog
 from metadata.log.object_log import ObjectLogSettings, ObjectMetadataLog
 from metadata.metadata_settings import CoordinatorSettings

@@ -32,8 +32,9 @@ from metadata import operations as ops
 from metadata.clients.local_client import LocalClient
 from metadata.clients.routed_client import PeerAddress, RoutedClient
 from metadata.clients.wire_client import WireClient
+from metadata.coordinator.candidate import Candidate
 from metadata.coordinator.coordinator import PartitionCoordinator
-from metadata.coordinator.metadata_partition import Candidate, MetadataPartition, Worker
+from metadata.coordinator.metadata_partition import MetadataPartition, Worker
 from metadata.coordinator.placement import Placement
 from metadata.coordinator.transactions import Transactions
 from metadata.messages.codec import Operation

@@ -1,0 +1,114 @@
+"""Follows the log of a metadata partition that another process leads, until it is time to stand.
+
+A follower looks for new entries again and again and applies what it reads to its replica. So it
+serves reads that may be stale.
+
+When it may stand, judged by the monotonic clock from when it *saw* the last entry, which is later
+than the leader's lease began: after `lease * 1.1` plus a random share, so that candidates rarely
+collide. At once when there never was a leader, when the last one resigned, or when the last one was
+an earlier life of this broker: its data directory is locked, so that life is over.
+
+Failure case: a store that cannot be reached keeps a follower following, since it must not overtake
+what it cannot see.
+"""
+
+import asyncio
+import itertools
+import logging
+import random
+from collections.abc import Callable
+from typing import Final
+
+from metadata.coordinator.candidate import Candidate, current_leader
+from metadata.log.log import LEASE_MARGIN, MetadataLog
+from metadata.replica.replica import Replica
+from wal.clock import Clock, Sleep
+from wal.errors import Retriable
+
+LOOKS_PER_REFRESH: Final = 20
+"""A follower only looks whether the next entry is there. Now and then it lists the log: what it
+waits for may have come and been pruned while the store could not be reached."""
+
+_JITTER_OF_LEASE: Final = 0.2
+
+_logger = logging.getLogger(__name__)
+
+
+class Following:
+    """How one process follows one metadata partition."""
+
+    def __init__(
+        self,
+        replica: Replica,
+        log: MetadataLog,
+        *,
+        candidate: Callable[[], Candidate],
+        is_led: Callable[[], None],
+        clock: Clock,
+        rng: random.Random,
+        interval_ms: int,
+        lease_ms: int,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        """`is_led` is called whenever the log was read to its end and has a leader."""
+        self._replica = replica
+        self._log = log
+        self._candidate = candidate
+        self._is_led = is_led
+        self._clock = clock
+        self._rng = rng
+        self._interval_s = interval_ms / 1000
+        self._lease_ms = lease_ms
+        self._sleep = sleep
+
+    async def follow(self) -> None:
+        """Apply what others append; returns when it is time to stand.
+
+        Raises: CorruptLog, CorruptState.
+        """
+        seen_at = self._clock.monotonic()
+        patience_s = self._patience_s()
+        for look in itertools.count():
+            try:
+                if look % LOOKS_PER_REFRESH == 0 or await self._log.peek():
+                    await self._log.refresh()
+                if self._replica.applied_offset < self._log.end_offset:
+                    seen_at = self._clock.monotonic()
+                    await self._replica.catch_up(self._log)
+                elif self._may_stand(self._clock.monotonic() - seen_at, patience_s):
+                    return
+            except Retriable as error:
+                self._cannot_read(error)
+            else:
+                if current_leader(self._replica) is not None:
+                    self._is_led()
+            await self._sleep(self._interval_s)
+
+    async def catch_up(self) -> None:
+        """Apply what the log has, however long it takes. Raises: CorruptLog, CorruptState."""
+        while True:
+            try:
+                return await self._replica.catch_up(self._log)
+            except Retriable as error:
+                self._cannot_read(error)
+                await self._sleep(self._interval_s)
+
+    def _cannot_read(self, error: Retriable) -> None:
+        number = self._replica.coordinator_id
+        _logger.warning("metadata partition %d cannot be read: %s", number, error)
+
+    def _patience_s(self) -> float:
+        jitter = self._rng.random() * _JITTER_OF_LEASE
+        return self._lease_ms / 1000 * (LEASE_MARGIN + jitter)
+
+    def _may_stand(self, silent_s: float, patience_s: float) -> bool:
+        candidate = self._candidate()
+        if not candidate.may_lead:
+            return False
+        leader = current_leader(self._replica)
+        if leader is None or leader.incarnation in (
+            candidate.incarnation,
+            *candidate.past_incarnations,
+        ):
+            return True
+        return silent_s >= patience_s
