@@ -22,7 +22,8 @@ from metadata.workers.producer_expiry import ProducerExpiry
 from metadata.workers.retention import RetentionWorker
 from metadata.workers.row_sweeper import RowSweeper
 from metadata.workers.snapshot_keeper import SnapshotKeeper
-from metadata.workers.tables_sweep import TablesSweep
+from metadata.workers.sweeps.segments_sweep import SegmentsSweep
+from metadata.workers.sweeps.tables_sweep import TablesSweep
 from metadata.workers.tier_lag import TierLag
 from wal.coordinates import TopicIdPartition
 
@@ -115,7 +116,16 @@ def leader_workers(
                 clock=clock,
                 rng=rng,
             )
-            others += [orphans, notes, tables]
+            segments = SegmentsSweep(
+                store,
+                coordinator.replica,
+                [one.replica for one in partitions],
+                confirm_leadership=coordinator.lease.confirm,
+                settings=config.coordinator,
+                clock=clock,
+                rng=rng,
+            )
+            others += [orphans, notes, tables, segments]
     else:
         catalogue = partitions[CATALOGUE]
         sweep = CatalogueSweep(

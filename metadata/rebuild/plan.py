@@ -54,7 +54,7 @@ from metadata.rebuild.report import (
 )
 from metadata.rebuild.topics import FoundTopics, find_topics
 from metadata.records.records import MetadataRecord
-from metadata.records.segment_identity import generation_of
+from metadata.records.segment_identity import named_segment
 from metadata.rules.acls import everything_denied
 from metadata.rules.tables import has_table
 from wal.chunks.kept_notes import KeptNotes, NotedEnd
@@ -291,10 +291,10 @@ def _greatest_generations(
     greatest: dict[TopicIdPartition, int] = {}
     keys = [segment.object_key for segment in facts.segments]
     keys += [item.object_key for item in facts.unreadable]
-    for named in filter(None, map(generation_of, keys)):
-        partition, generation = named
-        if partition in partitions and generation > greatest.get(partition, 0):
-            greatest[partition] = generation
+    for named in filter(None, map(named_segment, keys)):
+        known = greatest.get(named.partition, 0)
+        if named.partition in partitions and named.generation > known:
+            greatest[named.partition] = named.generation
     return greatest
 
 

@@ -6,16 +6,28 @@ it again is recognised, and committing other bytes under its key is refused.
 
 import re
 from hashlib import blake2b
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 from metadata.records.records import REQUEST_DIGEST_BYTES
 from wal.coordinates import ObjectKey, TopicIdPartition
 
+SEGMENTS_PREFIX: Final = "segments/"
+
 _KEY: Final = re.compile(
-    r"segments/topic=[^/]+/id=(?P<id>[0-9a-f-]{36})/partition=(?P<partition>\d{1,9})"
-    r"/\d{20}-\d{20}(-(?P<generation>\d{1,9}))?\.parquet"
+    r"segments/topic=(?P<topic>[^/]+)/id=(?P<id>[0-9a-f-]{36})/partition=(?P<partition>\d{1,9})"
+    r"/(?P<base>\d{20})-(?P<last>\d{20})(-(?P<generation>\d{1,9}))?\.parquet"
 )
+
+
+class NamedSegment(NamedTuple):
+    """What the key of a segment says."""
+
+    topic_name: str
+    partition: TopicIdPartition
+    base_offset: int
+    last_offset: int
+    generation: int
 
 
 class SegmentIdentity(Protocol):
@@ -67,8 +79,8 @@ def segment_key(
     )
 
 
-def generation_of(key: ObjectKey) -> tuple[TopicIdPartition, int] | None:
-    """Whose segment a key names, and its generation; None when it names none."""
+def named_segment(key: ObjectKey) -> NamedSegment | None:
+    """The inverse of `segment_key`; None for a key that it does not make."""
     match = _KEY.fullmatch(key)
     if match is None:
         return None
@@ -76,7 +88,14 @@ def generation_of(key: ObjectKey) -> tuple[TopicIdPartition, int] | None:
         topic_id = UUID(match["id"])
     except ValueError:
         return None
-    return TopicIdPartition(topic_id, int(match["partition"])), int(match["generation"] or 0)
+    named = NamedSegment(
+        match["topic"],
+        TopicIdPartition(topic_id, int(match["partition"])),
+        int(match["base"]),
+        int(match["last"]),
+        int(match["generation"] or 0),
+    )
+    return named if segment_key(*named) == key else None
 
 
 def segment_directory(topic_name: str, topic_id: UUID) -> str:

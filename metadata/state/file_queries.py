@@ -28,6 +28,7 @@ NO_UPLOADER: Final = -1
 """`files.uploader_broker_id` of a segment, and of what was handed over or tombstoned."""
 
 _FILE_BY_KEY: Final = compiled(select(FILES.table).where(FILES.table.c.object_key == ""))
+_ID_BY_KEY: Final = compiled(select(FILES.table.c.id).where(FILES.table.c.object_key == ""))
 _NEWEST_KEY: Final = compiled(
     select(func.max(FILES.table.c.object_key)).where(
         FILES.table.c.object_key >= "", FILES.table.c.object_key < ""
@@ -98,6 +99,11 @@ def _standing(file: Sequence[Any], *, is_answered: bool) -> FileStanding:
     if is_answered or uploader != NO_UPLOADER or live_rows:
         raise CorruptState(f"{key} has {'an' if is_answered else 'no'} answer")
     return standing
+
+
+def known_files(connection: Connection, keys: Sequence[ObjectKey]) -> Collection[ObjectKey]:
+    """Those of `keys` that have a row, whatever it says."""
+    return {key for key in keys if stored_rows(connection, _ID_BY_KEY, (key,))}
 
 
 def describe_files(connection: Connection, keys: Sequence[ObjectKey]) -> Sequence[DescribedFile]:

@@ -6,8 +6,9 @@
 - `note_keeper`, `notes_sweep`: what objects note of others, kept when they are deleted, and no
   longer than it is of use
 - `retention`: old records; `deletion_steps`: a large deletion as several bounded operations
-- `row_sweeper`, `catalogue_sweep`, `tables_sweep`: what deleted topics leave behind: rows; whole
-  topics beside the catalogue; metadata files of tables
+- `row_sweeper`, `catalogue_sweep`: what deleted topics leave behind: rows; whole topics beside the
+  catalogue
+- `sweeps`: what else is left behind in the bucket: tables of deleted topics, uncommitted segments
 - `producer_expiry`: silent producers; `broker_sessions`: which brokers are alive
 - `periodic`: how most of them run: a pause, a pass, and again
 - `tier_lag`: how far segments and tables are behind, for the metrics

@@ -29,12 +29,13 @@ from metadata.rebuild.placing.fixed import FixedLog
 from metadata.rebuild.staged import StagedFacts
 from metadata.rewrites import RewritePlan
 from metadata.sink_operations import SinkCommit
+from metadata.workers.sweeps import segments_sweep
 from tests.support.compacted import Meddle
 from tests.support.exhaustive import IS_EXHAUSTIVE
 from tests.support.profiles import seeds
 from tiering.compaction import losses
 from wal.columns import Int64s
-from wal.errors import CorruptSegment
+from wal.errors import CorruptSegment, ObjectNotFound
 
 Flags = npt.NDArray[np.bool_]
 
@@ -94,6 +95,7 @@ class History:
             (self.delete_records, 1),
             (self.pass_time, 2),
             (self.world.clean, 2),
+            (self.world.sweep_segments, 1),
             (self.world.run_table_pass, 1),
             (self.restart, 1),
             (self.rebuild, 1),
@@ -250,6 +252,8 @@ class History:
                 topic.abandon(plan, rewrite)
                 self.done["abandoned"] += 1
                 continue
+            if self.rng.random() < 0.2:
+                await self.world.sweep_segments()
             assert await self.world.commit(rewrite)
             topic.commit(plan, rewrite)
             self.done["compacted" if topic.is_compacted else "merged"] += len(rewrite.segments)
@@ -382,6 +386,14 @@ async def test_a_tombstone_that_goes_too_early_is_found(
 
     monkeypatch.setattr(losses, "_outcome", impatient)
     with pytest.raises(AssertionError):
+        await played(TieredTopics(tmp_path, 2), 2)
+
+
+async def test_a_sweep_that_takes_what_is_about_to_be_committed_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments_sweep, "may_be_committed", lambda image, named: False)
+    with pytest.raises((AssertionError, FileNotFoundError, ObjectNotFound)):
         await played(TieredTopics(tmp_path, 2), 2)
 
 

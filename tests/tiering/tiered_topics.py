@@ -19,6 +19,7 @@ import random
 import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 from uuid import UUID
@@ -49,6 +50,7 @@ from metadata.table_operations import (
 from metadata.workers.file_workers import FileWorkers
 from metadata.workers.note_keeper import NoteKeeper
 from metadata.workers.notes_sweep import NotesSweep
+from metadata.workers.sweeps.segments_sweep import SegmentsSweep
 from tests.support.compacted import Meddle, compacted
 from tests.support.coordinator_bench import (
     CoordinatorBench,
@@ -100,6 +102,7 @@ class TieredTopics:
         self.names: dict[UUID, str] = {}
         self._meddle = meddle
         self.directory = directory
+        self.segments_swept = 0
         self._lives = 0
         self._journal = object_notes.CommitJournal()
         self._last_ulid: str | None = None
@@ -264,6 +267,22 @@ class TieredTopics:
             rng=self.rng,
         )
         await sweep.sweep_once(everything=everything)
+
+    async def sweep_segments(self) -> None:
+        """What a job wrote as segments goes, however young, unless it may still be committed."""
+        self.clock.advance(0.001)
+        replica = self.coordinator.replica
+        sweep = SegmentsSweep(
+            self.store,
+            replica,
+            [replica],
+            confirm_leadership=self.coordinator.lease.confirm,
+            settings=replace(SETTINGS, orphan_scan_grace_ms=0, clock_skew_max_ms=0),
+            clock=self.clock,
+            rng=self.rng,
+        )
+        await sweep.sweep_once()
+        self.segments_swept += sweep.objects_deleted
 
     async def delete_records(self, partition: TopicIdPartition, before: int) -> None:
         (answer,) = await self.coordinator.delete_records([ops.DeleteRecords(partition, before)])

@@ -8,7 +8,7 @@ import pytest
 
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.table_operations import table_prefix
-from metadata.workers.tables_sweep import TablesSweep
+from metadata.workers.sweeps.tables_sweep import TablesSweep
 from wal.clock import ManualClock
 from wal.coordinates import ObjectKey
 from wal.stores.memory_store import MemoryStore

@@ -1,0 +1,5 @@
+"""Sweeps look through parts of the bucket for what no other worker is told of.
+
+- `tables_sweep`: metadata files of tables whose topic is gone
+- `segments_sweep`: objects that jobs wrote as segments, and nobody will commit
+"""
