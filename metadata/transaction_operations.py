@@ -255,19 +255,24 @@ class ListedTransactions(NamedTuple):
     transactions: Sequence[Transaction] = ()
 
 
+def wanted_of(known: Iterable[Transaction], asked: ListTransactions) -> list[Transaction]:
+    """Returns those of `known` that were asked for, whether they are of the next page or not."""
+    wanted, states = frozenset(asked.transactional_ids), frozenset(asked.states)
+    return [
+        transaction
+        for transaction in known
+        if transaction.transactional_id > asked.after
+        and (not wanted or transaction.transactional_id in wanted)
+        and (not states or transaction.state in states)
+    ]
+
+
 def page_of(known: Iterable[Transaction], asked: ListTransactions) -> ListedTransactions:
     """Returns what was asked for of all that is known."""
-    wanted, states = frozenset(asked.transactional_ids), frozenset(asked.states)
     found = sorted(
-        (
-            transaction
-            for transaction in known
-            if transaction.transactional_id > asked.after
-            and (not wanted or transaction.transactional_id in wanted)
-            and (not states or transaction.state in states)
-        ),
+        wanted_of(known, asked),
         key=lambda transaction: transaction.transactional_id,
     )[: max(min(asked.limit, LISTED_AT_ONCE), 0)]
-    if not wanted:
+    if not asked.transactional_ids:
         found = [transaction._replace(partitions={}, groups={}) for transaction in found]
     return ListedTransactions(tuple(found))

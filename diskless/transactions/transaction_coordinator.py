@@ -61,7 +61,6 @@ from wal.errors import (
 
 ANSWERED_AFTER_S: Final = 0.25
 ABORTED_AT_ONCE: Final = 100
-EXPIRED_AT_ONCE: Final = 1_000
 _RETRY_S: Final = 0.1
 _RETRY_MAX_S: Final = 5.0
 _LOOKED_AT_ONCE: Final = 5_000
@@ -81,6 +80,11 @@ class TransactionCounts(NamedTuple):
 class TransactionStore(Protocol):
     """`metadata.coordinator.transactions.Transactions`: decides, and writes down."""
 
+    @property
+    def ended(self) -> Counter[str]:
+        """Decisions of its term by outcome."""
+        ...
+
     async def init_producer(self, asked: InitProducer) -> InitializedProducer: ...
 
     async def add_to_transaction(self, asked: AddToTransaction) -> JoinedTransaction: ...
@@ -93,7 +97,7 @@ class TransactionStore(Protocol):
 
     async def complete(self, transactional_id: str, number: int) -> None: ...
 
-    async def expire_ids(self, limit: int) -> int: ...
+    async def expire_ids(self) -> int: ...
 
     def subscribe(self, listener: Callable[[str], None]) -> None:
         """`listener` hears the transactional id of what is decided and not completed."""
@@ -128,8 +132,6 @@ class PartitionTransactions:
         self._sleep = sleep
         self._tasks: asyncio.TaskGroup | None = None
         self._telling: dict[str, asyncio.Task[None]] = {}
-        self.ended: Final[Counter[str]] = Counter()
-        """By outcome: committed, aborted, timed_out; what was decided for who asked this broker."""
         self.counts = TransactionCounts()
 
     # -- life -----------------------------------------------------------------------------------
@@ -145,12 +147,17 @@ class PartitionTransactions:
                 while True:
                     await self._look_at_all()
                     await self._sleep(settings.abort_interval_ms / 1000)
-                    await self._retried("abort", self._abort_timed_out)
+                    await self._retried("abort", self._abort_timed_out())
                     if self._clock.monotonic() >= next_expiry:
                         next_expiry = self._clock.monotonic() + settings.expire_interval_ms / 1000
-                        await self._retried("expire", self._expire)
+                        await self._retried("expire", self._store.expire_ids())
         finally:
             self.close()
+
+    @property
+    def ended(self) -> Counter[str]:
+        """By outcome, what was decided while this broker leads; whichever way it was asked for."""
+        return self._store.ended
 
     def close(self) -> None:
         """Serve no more. `run` does it at its end."""
@@ -187,15 +194,14 @@ class PartitionTransactions:
         """Transactions that are decided, and of which not everybody has heard."""
         return len(self._telling)
 
-    async def _retried(self, what: str, action: Callable[[], Awaitable[None]]) -> None:
+    async def _retried(self, what: str, action: Awaitable[object]) -> None:
         try:
-            await action()
+            await action
         except (Retriable, OutcomeUnknown, Rejected) as error:
             log.warning("transactions are looked at later", what=what, error=str(error))
 
     async def _abort_timed_out(self) -> None:
         while aborted := await self._store.abort_timed_out(ABORTED_AT_ONCE):
-            self.ended["timed_out"] += len(aborted)
             for transaction in aborted:
                 log.info(
                     "transaction timed out",
@@ -206,15 +212,10 @@ class PartitionTransactions:
             if len(aborted) < ABORTED_AT_ONCE:
                 return
 
-    async def _expire(self) -> None:
-        while await self._store.expire_ids(EXPIRED_AT_ONCE) == EXPIRED_AT_ONCE:
-            pass
-
     # -- producers ------------------------------------------------------------------------------
 
     async def init_producer(self, asked: InitProducer) -> InitializedProducer:
         """See `TransactionRouter`; so for all that follow."""
-        before = self._ongoing(asked.transactional_id)
         try:
             answer = await self._store.init_producer(asked)
         except DisklessError as error:
@@ -222,8 +223,6 @@ class PartitionTransactions:
         if isinstance(answer.error, ConcurrentTransactions):
             # Perhaps it has just been decided, by this very request.
             self._look(asked.transactional_id)
-        if before is not None and self._ongoing(asked.transactional_id) != before:
-            self.ended["aborted"] += 1
         return answer
 
     async def add(self, asked: AddToTransaction) -> DisklessError | None:
@@ -233,37 +232,25 @@ class PartitionTransactions:
             return as_transaction_error(error)
 
     async def end(self, asked: EndTransaction) -> EndedTransaction:
-        outcome = "committed" if asked.is_commit else "aborted"
-        decision = self._store.end_transaction(asked)
-        return await self._ended(asked.transactional_id, decision, outcome)
+        return await self._ended(asked.transactional_id, self._store.end_transaction(asked))
 
     async def abort(self, asked: AbortTransaction) -> DisklessError | None:
         decision = self._store.abort_transaction(asked)
-        return (await self._ended(asked.transactional_id, decision, "aborted")).error
+        return (await self._ended(asked.transactional_id, decision)).error
 
     async def _ended(
-        self, transactional_id: str, decision: Awaitable[EndedTransaction], outcome: str
+        self, transactional_id: str, decision: Awaitable[EndedTransaction]
     ) -> EndedTransaction:
-        before = self._ongoing(transactional_id)
         try:
             ended = await decision
         except DisklessError as error:
             return EndedTransaction(error=as_transaction_error(error))
-        if ended.error is None and ended.number == before:
-            self.ended[outcome] += 1
         if ended.error is None and not ended.is_completed:
             self._look(transactional_id)
             telling = self._telling.get(transactional_id)
             if telling is not None:
                 await asyncio.wait([telling], timeout=ANSWERED_AFTER_S)
         return ended
-
-    def _ongoing(self, transactional_id: str) -> int | None:
-        """The number of the transaction that is not decided, if there is one."""
-        known = self._store.transaction(transactional_id)
-        if known is None or known.state != TransactionState.ONGOING:
-            return None
-        return known.number
 
     # -- administration -------------------------------------------------------------------------
 

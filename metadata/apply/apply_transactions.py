@@ -124,8 +124,8 @@ def apply_transaction(
             _complete(state, record)
         case TransactionEndedRecord():
             _end_partitions(state, record)
-            for group_id in record.groups:
-                _end_group(state, groups, offset, record, group_id)
+            if record.group_id is not None:
+                _end_group(state, groups, offset, record, record.group_id)
         case TransactionalOffsetsRecord():
             _keep_offsets(state, record)
         case TransactionalIdsExpiredRecord():

@@ -12,14 +12,19 @@ leader's term began gets NEW_LEADER_GRACE_S at least: its producer may have foun
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from operator import attrgetter
+from typing import Any, Final, TypeVar
 
 from metadata.coordinator.pipeline import Pipeline
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.records.groups import CommittedOffset
-from metadata.records.transactions import ClosedTransactionsExpiredRecord
+from metadata.records.transactions import (
+    ClosedTransactionsExpiredRecord,
+    TransactionDecidedRecord,
+)
 from metadata.replica.replica import Replica
 from metadata.rules.commit import Decision
 from metadata.rules.groups import offsets_in_steps
@@ -33,8 +38,10 @@ from metadata.rules.transactions.parts import (
     decide_keep_offsets,
 )
 from metadata.rules.transactions.producers import decide_expire_ids, decide_init_producer
+from metadata.state.speculative import SpeculativeView
 from metadata.state.transactions.transaction_queries import has_expired_closed
 from metadata.transaction_operations import (
+    LISTED_AT_ONCE,
     AbortTransaction,
     AddToTransaction,
     EndedTransaction,
@@ -44,17 +51,27 @@ from metadata.transaction_operations import (
     InitProducer,
     JoinedTransaction,
     JoinTransaction,
+    ListedTransactions,
+    ListTransactions,
     Transaction,
     TransactionState,
+    page_of,
+    wanted_of,
 )
 from wal.errors import DisklessError, InvalidTransactionState
 from wal.failpoint import failpoint
 from wal.steady_clock import SteadyClock
 
 NEW_LEADER_GRACE_S: Final = 10.0
-_LOOKED_AT_ONCE: Final = 1_000
+_LOOKED_AT_ONCE: Final = 500
+"""Transactional ids, before others have a turn."""
+_EXPIRED_AT_ONCE: Final = 1_000
+_EXPIRED_BYTES: Final = 1 << 20
+"""Of transactional ids, in one record."""
+_NAME: Final = attrgetter("transactional_id")
 
 Listener = Callable[[str], None]
+_Answer = TypeVar("_Answer")
 
 
 class Transactions:
@@ -75,11 +92,11 @@ class Transactions:
         self._clock = clock
         self._settings = settings
         self._listeners: list[Listener] = []
+        self.ended: Final[Counter[str]] = Counter()
+        """Decisions of this term by outcome (committed, aborted, timed_out), whoever asked."""
         self._began_s = clock.monotonic()
-        self._inherited = {
-            transaction.transactional_id: transaction.number for transaction in self.transactions()
-        }
-        """The last numbers when the term began."""
+        self._began_ms = max(clock.now_ms(), replica.image.timestamp_ms)
+        """By the log's clock: what began before was open when the term began."""
         self._seen: dict[str, tuple[int, float]] = {}
         """Number and monotonic time of what was open when it was looked at first."""
 
@@ -96,11 +113,12 @@ class Transactions:
 
     async def init_producer(self, asked: InitProducer) -> InitializedProducer:
         """A producer of the id, which fences the last one; ConcurrentTransactions: ask again."""
-        answer = await self._perform(
+        answer = await self._counted(
+            "aborted",
+            asked.transactional_id,
             lambda view, now_ms: decide_init_producer(
                 view, asked, now_ms=now_ms, coordinator_epoch=self._coordinator_epoch
             ),
-            row_count=self._part_count(asked.transactional_id),
         )
         if answer.error is not None:
             self._tell_decided(asked.transactional_id)
@@ -119,23 +137,48 @@ class Transactions:
 
     async def end_transaction(self, asked: EndTransaction) -> EndedTransaction:
         """The decision is durable, and completed where everything lives here."""
-        ended = await self._perform(
+        ended = await self._counted(
+            "committed" if asked.is_commit else "aborted",
+            asked.transactional_id,
             lambda view, now_ms: decide_end(
                 view, asked, now_ms=now_ms, coordinator_epoch=self._coordinator_epoch
             ),
-            row_count=self._part_count(asked.transactional_id),
         )
         return self._decided(asked.transactional_id, ended)
 
     async def abort_transaction(self, asked: AbortTransaction) -> EndedTransaction:
         """The same without the producer, which is fenced."""
-        ended = await self._perform(
+        return await self._abort(asked, "aborted")
+
+    async def _abort(self, asked: AbortTransaction, outcome: str) -> EndedTransaction:
+        ended = await self._counted(
+            outcome,
+            asked.transactional_id,
             lambda view, now_ms: decide_abort(
                 view, asked, now_ms=now_ms, coordinator_epoch=self._coordinator_epoch
             ),
-            row_count=self._part_count(asked.transactional_id),
         )
         return self._decided(asked.transactional_id, ended)
+
+    async def _counted(
+        self,
+        outcome: str,
+        transactional_id: str,
+        decide: Callable[[SpeculativeView, int], Decision[_Answer]],
+    ) -> _Answer:
+        """Perform it; what it decides about a transaction has this outcome."""
+        decision: Decision[Any] = Decision((), None)
+
+        def noted(view: SpeculativeView, now_ms: int) -> Decision[_Answer]:
+            nonlocal decision
+            decision = decided = decide(view, now_ms)
+            return decided
+
+        answer = await self._perform(noted, row_count=self._part_count(transactional_id))
+        self.ended[outcome] += sum(
+            isinstance(record, TransactionDecidedRecord) for record in decision.records
+        )
+        return answer
 
     def _part_count(self, transactional_id: str) -> int:
         known = self.transaction(transactional_id)
@@ -167,7 +210,7 @@ class Transactions:
         """
         due = (await self._timed_out())[:limit]
         ended = await asyncio.gather(
-            *(self.abort_transaction(AbortTransaction(*transaction)) for transaction in due)
+            *(self._abort(AbortTransaction(*transaction), "timed_out") for transaction in due)
         )
         aborted = [
             self.transaction(name)
@@ -190,7 +233,7 @@ class Transactions:
             name, number = transaction.transactional_id, transaction.number
             known = self._seen.get(name)
             seen[name] = known if known is not None and known[0] == number else (number, now_s)
-            if is_new_leader and self._inherited.get(name) == number:
+            if is_new_leader and transaction.began_ms <= self._began_ms:
                 continue
             open_ms = max(now_ms - transaction.began_ms, (now_s - seen[name][1]) * 1000)
             if open_ms >= transaction.timeout_ms:
@@ -198,11 +241,28 @@ class Transactions:
         self._seen = seen
         return [(name, number) for _, name, number in sorted(found)]
 
-    async def expire_ids(self, limit: int) -> int:
-        """Forget up to `limit` ids that nobody used for too long; returns how many they were."""
+    async def expire_ids(self) -> int:
+        """Forget the ids that nobody used for too long; returns how many they were.
+
+        Others have their turn meanwhile.
+        """
         before_ms = self._clock.now_ms() - self._settings.transactional_id_expiration_ms
+        found, size, expired = list[str](), 0, 0
+        for count, transaction in enumerate(self.transactions(), 1):
+            if transaction.changed_ms < before_ms and not transaction.is_open:
+                found.append(transaction.transactional_id)
+                size += len(transaction.transactional_id)
+            if len(found) == _EXPIRED_AT_ONCE or size > _EXPIRED_BYTES:
+                expired += await self._expire_ids(found, before_ms)
+                found, size = [], 0
+            elif count % _LOOKED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return expired + (await self._expire_ids(found, before_ms) if found else 0)
+
+    async def _expire_ids(self, names: Sequence[str], before_ms: int) -> int:
         return await self._perform(
-            lambda view, _: decide_expire_ids(view, before_ms=before_ms, limit=limit)
+            lambda view, _: decide_expire_ids(view, names, before_ms=before_ms),
+            row_count=len(names),
         )
 
     def transaction(self, transactional_id: str) -> Transaction | None:
@@ -212,6 +272,16 @@ class Transactions:
     def transactions(self) -> Sequence[Transaction]:
         """All of them."""
         return [*self._replica.image.transactions.ids.values()]
+
+    async def listed(self, asked: ListTransactions) -> ListedTransactions:
+        """A page of them, in the order of their ids. Others have their turn meanwhile."""
+        known, found = self.transactions(), list[Transaction]()
+        for start in range(0, len(known), _LOOKED_AT_ONCE):
+            found += wanted_of(known[start : start + _LOOKED_AT_ONCE], asked)
+            found.sort(key=_NAME)
+            del found[LISTED_AT_ONCE:]
+            await asyncio.sleep(0)
+        return page_of(found, asked)
 
     # -- partitions and groups ------------------------------------------------------------------
 

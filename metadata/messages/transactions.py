@@ -217,7 +217,7 @@ DESCRIBE_TRANSACTIONS: Final[Operation[Addressed[str], ops.Transaction | Diskles
 
 
 async def _list(coordinator: Any, asked: ops.ListTransactions) -> Sequence[ops.ListedTransactions]:
-    return [ops.page_of(coordinator.transactions.transactions(), asked)]
+    return [await coordinator.transactions.listed(asked)]
 
 
 def _all_listed(

@@ -314,7 +314,7 @@ class LogBuilder:
                 coordinator_epoch=marker.coordinator_epoch,
                 ended_ms=marker.timestamp_ms,
                 partitions=[ended],
-                groups=(),
+                group_id=None,
             )
         )
 

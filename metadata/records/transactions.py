@@ -22,7 +22,7 @@ At the coordinators of its partitions and groups:
                                   Partitions [] TopicId uuid, PartitionIndex int32,
                                                 MarkerOffset int64, FirstOffset int64,
                                                 LastStableOffset int64
-                                  Groups [] string
+                                  GroupId nullable string
     1076 TransactionalOffsets     GroupId string, ProducerId int64, Number int64,
                                   Offsets [] as in OffsetsCommitted
     1077 ClosedTransactionsExpired  BeforeMs int64, Limit int32
@@ -103,7 +103,11 @@ class EndedPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionEndedRecord:
-    """The transaction is closed in these partitions and groups."""
+    """The transaction is closed in these partitions, and in the group if there is one.
+
+    A record has one group at most, for the row of a group has the offset of the record that named
+    it first.
+    """
 
     producer_id: int
     producer_epoch: Int16
@@ -112,7 +116,7 @@ class TransactionEndedRecord:
     coordinator_epoch: Int32
     ended_ms: int
     partitions: Sequence[EndedPartition]
-    groups: Sequence[str]
+    group_id: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -262,6 +262,7 @@ _READ: Final[dict[str, Callable[[FieldReader], Any]]] = {
     "float64": FieldReader.float64,
     "uuid": FieldReader.uuid,
     "string": FieldReader.compact_string,
+    "string?": FieldReader.nullable_string,
     "bytes": lambda reader: reader.raw(reader.uvarint() - 1),
     "16s": lambda reader: reader.raw(16),
     "uvarint": FieldReader.uvarint,
@@ -656,7 +657,7 @@ RECORDS: Final[dict[str, tuple[records.MetadataRecord, dict[str, Any]]]] = {
             coordinator_epoch=4,
             ended_ms=5,
             partitions=[transaction_records.EndedPartition(PLACE, 8, 6, 9)],
-            groups=["g"],
+            group_id="g",
         ),
         {
             "ProducerId": 1,
@@ -674,7 +675,7 @@ RECORDS: Final[dict[str, tuple[records.MetadataRecord, dict[str, Any]]]] = {
                     "LastStableOffset": 9,
                 }
             ],
-            "Groups": ["g"],
+            "GroupId": "g",
         },
     ),
     "1074 TransactionCompleted": (

@@ -1,6 +1,7 @@
-"""Transactional ids in a dictionary, for the APIs above them; they have few rules."""
+"""Transactional ids in a dictionary, for what stands above them; they have few rules."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -28,24 +29,44 @@ from metadata.transaction_operations import (
 )
 from tests.support.until import until
 from wal.clock import ManualClock
-from wal.errors import DisklessError, InvalidProducerIdMapping, InvalidTransactionState
+from wal.errors import (
+    ConcurrentTransactions,
+    DisklessError,
+    InvalidProducerIdMapping,
+    InvalidTransactionState,
+)
 
 COORDINATORS: Final = 3
 
 
 @dataclass
 class MemoryTransactions:
-    """`diskless.transactions.transaction_coordinator.TransactionStore`, of all partitions."""
+    """`diskless.transactions.transaction_coordinator.TransactionStore`, of all partitions.
+
+    tests/diskless/transactions/test_transaction_store.py asks it and the real store the same.
+    """
 
     known: dict[str, Transaction] = field(default_factory=dict)
+    is_alone: bool = True
+    """All that takes part lives here, so a decision is completed at once."""
     error: DisklessError | None = None
     """In every answer from now on."""
+    failures: list[DisklessError] = field(default_factory=list)
+    """Raised by the next calls that write, in turn."""
     asked: list[Any] = field(default_factory=list)
+    completed: list[int] = field(default_factory=list)
+    timed_out: list[str] = field(default_factory=list)
+    """Ids whose transactions are open for too long."""
+    idle: set[str] = field(default_factory=set)
+    """Ids that nobody has used for long."""
+    ended: Counter[str] = field(default_factory=Counter)
+    listeners: list[Callable[[str], None]] = field(default_factory=list)
+
+    # -- as the coordinators that questions about numbers go to ---------------------------------
 
     async def join(
         self, coordinator: int, asked: Sequence[JoinTransaction]
     ) -> Sequence[JoinedTransaction]:
-        """As the coordinators that questions about numbers go to."""
         answers = []
         for one in asked:
             known = self.known.get(one.transactional_id)
@@ -57,69 +78,123 @@ class MemoryTransactions:
                 answers.append(JoinedTransaction(error=InvalidTransactionState("not in it")))
         return answers
 
-    def transaction(self, transactional_id: str) -> Transaction | None:
-        return self.known.get(transactional_id)
-
-    def transactions(self) -> Sequence[Transaction]:
-        return [*self.known.values()]
-
-    def subscribe(self, listener: Callable[[str], None]) -> None:
-        """Nobody else decides anything."""
-
-    async def init_producer(self, asked: InitProducer) -> InitializedProducer:
-        self.asked.append(asked)
-        if self.error is not None:
-            return InitializedProducer(error=self.error)
-        name = asked.transactional_id
-        before = self.known.get(name)
-        now = before or Transaction(1, name, asked.fresh_producer_id, -1)
-        now = now._replace(producer_epoch=now.producer_epoch + 1, timeout_ms=asked.timeout_ms)
-        self.known[name] = now
-        return InitializedProducer(now.producer_id, now.producer_epoch)
-
     async def add(
         self, coordinator: int, asked: Sequence[AddToTransaction]
     ) -> Sequence[JoinedTransaction]:
         """The same, for producers that add by writing."""
         return [await self.add_to_transaction(one) for one in asked]
 
-    async def add_to_transaction(self, asked: AddToTransaction) -> JoinedTransaction:
+    # -- the store ------------------------------------------------------------------------------
+
+    def subscribe(self, listener: Callable[[str], None]) -> None:
+        self.listeners.append(listener)
+
+    def transaction(self, transactional_id: str) -> Transaction | None:
+        return self.known.get(transactional_id)
+
+    def transactions(self) -> Sequence[Transaction]:
+        return [*self.known.values()]
+
+    def _fail(self) -> None:
+        if self.failures:
+            raise self.failures.pop(0)
+
+    async def init_producer(self, asked: InitProducer) -> InitializedProducer:
+        self._fail()
         self.asked.append(asked)
         if self.error is not None:
-            return JoinedTransaction(error=self.error)
-        before = self.known[asked.transactional_id]
-        self.known[asked.transactional_id] = before._replace(
-            number=before.number if before.is_open else before.number + 1,
-            state=TransactionState.ONGOING,
-            began_ms=before.began_ms if before.is_open else 1_000,
-            partitions={**before.partitions, **dict(asked.partitions)},
-            groups={**before.groups, **dict(asked.groups)},
+            return InitializedProducer(error=self.error)
+        name = asked.transactional_id
+        known = self.known.get(name) or Transaction(1, name, asked.fresh_producer_id, -1)
+        if known.state == TransactionState.ONGOING:
+            known = self._decide(known, "aborted", epoch=known.producer_epoch + 1)
+        if TransactionState(known.state).is_decided:
+            return InitializedProducer(error=ConcurrentTransactions("being aborted"))
+        self.known[name] = known = known._replace(
+            producer_epoch=known.producer_epoch + 1,
+            timeout_ms=asked.timeout_ms,
+            state=TransactionState.EMPTY,
         )
-        return JoinedTransaction(self.known[asked.transactional_id].number)
+        return InitializedProducer(known.producer_id, known.producer_epoch)
+
+    async def add_to_transaction(self, asked: AddToTransaction) -> JoinedTransaction:
+        self._fail()
+        self.asked.append(asked)
+        known = self.known.get(asked.transactional_id)
+        error = self.error
+        if known is None:
+            error = error or InvalidProducerIdMapping("no")
+        elif TransactionState(known.state).is_decided:
+            error = error or ConcurrentTransactions("being ended")
+        if error is not None or known is None:
+            return JoinedTransaction(error=error)
+        number = known.number if known.is_open else known.number + 1
+        self.known[asked.transactional_id] = known._replace(
+            number=number,
+            state=TransactionState.ONGOING,
+            began_ms=known.began_ms if known.is_open else 1_000,
+            partitions={**known.partitions, **dict(asked.partitions)},
+            groups={**known.groups, **dict(asked.groups)},
+        )
+        return JoinedTransaction(number)
 
     async def end_transaction(self, asked: EndTransaction) -> EndedTransaction:
+        self._fail()
         self.asked.append(asked)
         if self.error is not None:
             return EndedTransaction(error=self.error)
-        before = self.known[asked.transactional_id]
-        ended = TransactionState.COMPLETE_COMMIT
-        if not asked.is_commit:
-            ended = TransactionState.COMPLETE_ABORT
-        after = before._replace(state=ended, partitions={}, groups={})
-        self.known[asked.transactional_id] = after
-        return EndedTransaction(after.number, is_completed=True)
+        known = self.known[asked.transactional_id]
+        after = self._decide(known, "committed" if asked.is_commit else "aborted")
+        return EndedTransaction(after.number, not after.is_open)
 
     async def abort_transaction(self, asked: AbortTransaction) -> EndedTransaction:
-        raise NotImplementedError
+        self._fail()
+        known = self.known.get(asked.transactional_id)
+        if known is None or (known.number, known.state) != (
+            asked.number,
+            TransactionState.ONGOING,
+        ):
+            return EndedTransaction(error=InvalidTransactionState("not open"))
+        after = self._decide(known, "aborted", epoch=known.producer_epoch + 1)
+        return EndedTransaction(after.number, not after.is_open)
 
     async def abort_timed_out(self, limit: int) -> Sequence[Transaction]:
-        return ()
+        self._fail()
+        due, self.timed_out = self.timed_out[:limit], self.timed_out[limit:]
+        return [self._decide(self.known[name], "timed_out") for name in due]
+
+    def _decide(self, known: Transaction, outcome: str, *, epoch: int | None = None) -> Transaction:
+        is_commit = outcome == "committed"
+        state = TransactionState.PREPARE_COMMIT if is_commit else TransactionState.PREPARE_ABORT
+        after = known._replace(
+            state=state, producer_epoch=known.producer_epoch if epoch is None else epoch
+        )
+        self.ended[outcome] += 1
+        self.known[known.transactional_id] = after
+        if self.is_alone:
+            return self._complete(after)
+        for listener in self.listeners:
+            listener(known.transactional_id)
+        return after
+
+    def _complete(self, known: Transaction) -> Transaction:
+        is_commit = TransactionState(known.state).is_commit
+        done = TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT
+        after = known._replace(state=done, partitions={}, groups={})
+        self.known[known.transactional_id] = after
+        return after
 
     async def complete(self, transactional_id: str, number: int) -> None:
-        raise NotImplementedError
+        self._fail()
+        self.completed.append(number)
+        self._complete(self.known[transactional_id])
 
-    async def expire_ids(self, limit: int) -> int:
-        return 0
+    async def expire_ids(self) -> int:
+        self._fail()
+        idle, self.idle = self.idle, set()
+        for name in idle:
+            del self.known[name]
+        return len(idle)
 
 
 class Led:

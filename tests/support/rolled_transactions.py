@@ -178,7 +178,7 @@ class Rolling:
                             self.partition, entry.base_offset, entry.began, stable_end(so_far)
                         )
                     ],
-                    groups=[],
+                    group_id=None,
                 )
             )
 

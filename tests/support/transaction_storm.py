@@ -451,7 +451,8 @@ class TransactionStorm:
             decided = self.logs[self.home(name)].decided[name, record.number]
             assert decided.is_commit is record.is_commit
             assert decided.producer_epoch == record.producer_epoch
-            for part in (*(of.partition for of in record.partitions), *record.groups):
+            ended: list[object] = [of.partition for of in record.partitions]
+            for part in (*ended, *([] if record.group_id is None else [record.group_id])):
                 key = (part, record.producer_id, record.number)
                 assert key not in log.ended, f"{key} ends twice"
                 log.ended[key] = record.is_commit

@@ -87,10 +87,9 @@ def end_parts_now(
             view.transactions.put_closed(key, closed, view.group)
     for group_id in parts.groups:
         view.transactions.put_closed(_of_group(group_id, parts.producer_id), closed, view.group)
-    # The row of a group has the offset of the record that named it first: so each has its own.
-    named: list[Sequence[str]] = [[group_id] for group_id in parts.groups]
+    named: list[str | None] = [*parts.groups]
     if ended and not named:
-        named.append(())
+        named.append(None)
     return [
         TransactionEndedRecord(
             producer_id=parts.producer_id,
@@ -100,9 +99,9 @@ def end_parts_now(
             coordinator_epoch=parts.coordinator_epoch,
             ended_ms=now_ms,
             partitions=ended if place == 0 else (),
-            groups=groups,
+            group_id=group_id,
         )
-        for place, groups in enumerate(named)
+        for place, group_id in enumerate(named)
     ]
 
 

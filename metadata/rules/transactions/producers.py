@@ -11,6 +11,7 @@ Epochs are given up to EPOCH_MAX. The one above only fences: then the id gets a 
 Source: Kafka's rules for InitProducerId, KIP-360.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from metadata.records.records import MetadataRecord
@@ -132,18 +133,18 @@ def _given(known: Transaction | None, pair: Pair, fresh_producer_id: int) -> tup
     return Pair(known.producer_id, known.producer_epoch + 1), pair
 
 
-def decide_expire_ids(view: SpeculativeView, *, before_ms: int, limit: int) -> Decision[int]:
-    """Forget up to `limit` ids that did nothing since `before_ms`, the longest unused first.
+def decide_expire_ids(
+    view: SpeculativeView, names: Sequence[str], *, before_ms: int
+) -> Decision[int]:
+    """Forget those of `names` that did nothing since `before_ms`; how many they are.
 
     One that has anything open is not forgotten.
     """
-    expired = sorted(
-        (transaction.changed_ms, transaction.transactional_id)
-        for transaction in view.transactions.transactions()
-        if not transaction.is_open and transaction.changed_ms < before_ms
-    )[:limit]
-    names = [transactional_id for _, transactional_id in expired]
-    for transactional_id in names:
-        view.transactions.forget_transaction(transactional_id, view.group)
-    record = TransactionalIdsExpiredRecord(transactional_ids=names)
-    return Decision([record] if names else [], len(names))
+    expired = []
+    for name in names:
+        known = view.transactions.transaction(name)
+        if known is not None and not known.is_open and known.changed_ms < before_ms:
+            view.transactions.forget_transaction(name, view.group)
+            expired.append(name)
+    record = TransactionalIdsExpiredRecord(transactional_ids=expired)
+    return Decision([record] if expired else [], len(expired))

@@ -4,7 +4,7 @@ Part of `SpeculativeView` (metadata/state/speculative.py), which says when the o
 writes says for which group of operations.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from metadata.state.transactions.overlay import Absent, Overlay
@@ -56,14 +56,6 @@ class TransactionView:
         for transactional_id, transaction in self._ids.items():
             count += (transaction is not None) - (transactional_id in self._image.ids)
         return count
-
-    def transactions(self) -> Iterator[Transaction]:
-        """All of them."""
-        pending = dict(self._ids.items())
-        for transactional_id, transaction in self._image.ids.items():
-            if transactional_id not in pending:
-                yield transaction
-        yield from (transaction for transaction in pending.values() if transaction is not None)
 
     def constant(self, name: int) -> int | None:
         """What is fixed once, if it is."""

@@ -133,9 +133,12 @@ def test_what_becomes_of_transactions_is_counted(broker: LiveBroker) -> None:
     until(lambda: counted(broker)["s_ended_timed_out"] == 1, "a timeout")
     add(broker, pay)
     pay = begin(broker, "pay")
+    # By an administrator, which its coordinator is told by bytes.
+    add(broker, pay)
+    assert main(["transaction", "abort", "pay", "--bootstrap", broker.bootstrap]) == 0
     counts = counted(broker)
     assert counts["s_ended_committed"] == 2
-    assert counts["s_ended_aborted"] == 2
+    assert counts["s_ended_aborted"] == 3
     until(lambda: counted(broker)["s_ongoing"] == 0, "a look at all of them")
     assert counted(broker)["s_oldest_seconds"] == 0
     assert counted(broker)["s_ending"] == 0

@@ -14,7 +14,6 @@ from diskless.transactions.errors import (
     TransactionCoordinatorUnavailable,
 )
 from diskless.transactions.settings import TransactionSettings
-from diskless.transactions.transaction_coordinator import EXPIRED_AT_ONCE
 from diskless.transactions.transaction_ends import PARTITION_BYTES, parts_of, transaction_ends
 from diskless.transactions.transaction_router import Producer, TransactionRouter
 from metadata.operations import Leader, TopicDescription
@@ -22,10 +21,11 @@ from metadata.rules.groups import group_coordinator
 from metadata.transaction_operations import (
     EndParts,
     EndTransaction,
+    InitProducer,
     Transaction,
     TransactionState,
 )
-from tests.support.memory_transaction_store import NAME, MemoryStore
+from tests.support.memory_transactions import MemoryTransactions
 from tests.support.until import until
 from wal.clock import ManualClock
 from wal.coordinates import TopicIdPartition
@@ -42,6 +42,7 @@ from wal.errors import (
     UnknownPartition,
 )
 
+NAME = "pay"
 TOPIC = UUID(int=7)
 HERE, THERE = TopicIdPartition(TOPIC, 0), TopicIdPartition(TOPIC, 1)
 COORDINATORS = 2
@@ -57,7 +58,7 @@ class Follower:
 class Setting:
     """A router at the leader of the id's metadata partition, and what other coordinators heard."""
 
-    store: MemoryStore = field(default_factory=MemoryStore)
+    store: MemoryTransactions = field(default_factory=lambda: MemoryTransactions(is_alone=False))
     heard: list[tuple[int, EndParts]] = field(default_factory=list)
     answers: list[DisklessError | None] = field(default_factory=list)
     """To the next that are told, in turn; None for all others."""
@@ -110,6 +111,7 @@ class Setting:
         await asyncio.wait([running])
 
     async def open(self, router: TransactionRouter) -> None:
+        self.store.known[NAME] = Transaction(1, *PRODUCER)
         assert await router.add_partitions(PRODUCER, [("t", 0), ("t", 1)]) == [None, None]
 
 
@@ -155,7 +157,7 @@ async def test_a_completion_that_is_not_noted_is_tried_again() -> None:
 
 async def test_a_new_leader_goes_on_with_what_was_decided() -> None:
     setting = Setting()
-    setting.store.known = Transaction(
+    setting.store.known[NAME] = Transaction(
         1, NAME, 40, 3, number=8, state=TransactionState.PREPARE_COMMIT, partitions={THERE: 1}
     )
     async with setting.leading():
@@ -177,8 +179,7 @@ async def test_what_is_open_for_too_long_is_aborted_and_told() -> None:
     setting = Setting()
     async with setting.leading() as router:
         await setting.open(router)
-        assert setting.store.known is not None
-        setting.store.timed_out = [setting.store.known]
+        setting.store.timed_out = [NAME]
         setting.tick.set()
         await until(lambda: setting.store.completed == [1])
         assert router.statistics().ended["timed_out"] == 1
@@ -188,13 +189,14 @@ async def test_what_is_open_for_too_long_is_aborted_and_told() -> None:
 async def test_ids_that_nobody_uses_are_forgotten_once_an_hour() -> None:
     setting = Setting()
     async with setting.leading():
-        setting.store.idle = 2 * EXPIRED_AT_ONCE + 1
+        setting.store.known[NAME] = Transaction(1, *PRODUCER)
+        setting.store.idle = {NAME}
         setting.tick.set()
         await until(lambda: not setting.tick.is_set())
-        assert setting.store.idle > 0
+        assert setting.store.idle
         setting.clock.advance(3_600)
         setting.tick.set()
-        await until(lambda: setting.store.idle == 0)
+        await until(lambda: not setting.store.known)
 
 
 @pytest.mark.parametrize("failure", [CommitFailed("x"), AppendTooLarge("x")])
@@ -202,8 +204,7 @@ async def test_a_look_that_fails_is_taken_again(failure: DisklessError) -> None:
     setting = Setting()
     async with setting.leading() as router:
         await setting.open(router)
-        assert setting.store.known is not None
-        setting.store.timed_out = [setting.store.known]
+        setting.store.timed_out = [NAME]
         setting.store.failures = [failure]
         setting.tick.set()
         await until(lambda: not setting.store.failures)
@@ -219,8 +220,9 @@ async def test_a_second_producer_has_the_first_ones_transaction_aborted() -> Non
         refused = await router.init_producer(second, 1_000)
         assert isinstance(refused.error, ConcurrentTransactions)
         await until(lambda: setting.store.completed == [1])
-        assert (await router.init_producer(second, 1_000)).producer_id == 1_002
-    assert [asked.fresh_producer_id for asked in setting.store.inits] == [1_001, 1_002]
+        assert await router.init_producer(second, 1_000) == (40, 5, None)
+    inits = [asked for asked in setting.store.asked if isinstance(asked, InitProducer)]
+    assert [asked.fresh_producer_id for asked in inits] == [1_001, 1_002]
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
@@ -229,7 +231,7 @@ async def test_a_timeout_that_is_not_allowed_is_refused(timeout_ms: int) -> None
     async with setting.leading() as router:
         answer = await router.init_producer(Producer(NAME, -1, -1), timeout_ms)
         assert isinstance(answer.error, InvalidTransactionTimeout)
-    assert not setting.store.inits
+    assert not setting.store.asked
 
 
 async def test_failed_appends_are_what_producers_look_for_a_coordinator_at() -> None:
@@ -254,7 +256,7 @@ async def test_nothing_is_added_when_there_is_no_such_partition() -> None:
         assert first is None
         assert isinstance(second, UnknownPartition)
         assert isinstance(third, UnknownPartition)
-    assert setting.store.known is None
+    assert not setting.store.known
 
 
 async def test_a_broker_that_does_not_lead_sends_producers_on() -> None:
@@ -274,8 +276,8 @@ async def test_a_broker_that_does_not_lead_sends_producers_on() -> None:
     async with setting.leading():
         assert isinstance(router.describe(NAME), TransactionalIdNotFound)
         await setting.open(router)
-        assert router.describe(NAME) == setting.store.known
-        assert [*router.list()] == [setting.store.known]
+        assert router.describe(NAME) == setting.store.known[NAME]
+        assert [*router.list()] == [*setting.store.known.values()]
         assert isinstance(router.describe(""), InvalidRequest)
     assert isinstance(router.describe(NAME), NotTransactionCoordinator)
 
@@ -285,7 +287,6 @@ async def test_what_another_broker_had_decided_is_told_at_once() -> None:
     async with setting.leading() as router:
         await setting.open(router)
         await setting.store.end_transaction(EndTransaction(*PRODUCER, is_commit=True))
-        setting.store.decided(NAME)
         await until(lambda: setting.store.completed == [1])
     assert {part.is_commit for _, part in setting.heard} == {True}
 

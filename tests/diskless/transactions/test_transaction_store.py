@@ -18,10 +18,11 @@ from metadata.transaction_operations import (
     TransactionState,
 )
 from tests.support.coordinator_bench import MemoryMetadataLog, running_coordinator
-from tests.support.memory_transaction_store import NAME, MemoryStore
+from tests.support.memory_transactions import MemoryTransactions
 from wal.coordinates import TopicIdPartition
-from wal.errors import ConcurrentTransactions
+from wal.errors import ConcurrentTransactions, DisklessError, InvalidProducerIdMapping
 
+NAME = "pay"
 ELSEWHERE = TransactionPartition(TopicIdPartition(UUID(int=7), 0), 1)
 INIT = InitProducer(NAME, 60_000, 40)
 ADD = AddToTransaction(NAME, 40, 0, [ELSEWHERE])
@@ -30,7 +31,7 @@ ADD = AddToTransaction(NAME, 40, 0, [ELSEWHERE])
 @pytest.fixture(params=["real", "memory"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[TransactionStore]:
     if request.param == "memory":
-        yield MemoryStore()
+        yield MemoryTransactions(is_alone=False)
         return
     async with running_coordinator(tmp_path, MemoryMetadataLog()) as bench:
         yield bench.coordinator.transactions
@@ -46,6 +47,8 @@ def known(store: TransactionStore) -> Transaction:
 async def test_a_transaction_goes_through_its_states(store: TransactionStore) -> None:
     assert store.transaction(NAME) is None
     assert not store.transactions()
+    unknown = await store.add_to_transaction(ADD)
+    assert isinstance(unknown.error, InvalidProducerIdMapping)
     assert await store.init_producer(INIT) == (40, 0, None)
     assert known(store).state == TransactionState.EMPTY
     for number, is_commit in ((1, True), (2, False)):
@@ -64,6 +67,7 @@ async def test_a_transaction_goes_through_its_states(store: TransactionStore) ->
         assert not known(store).is_open
         assert not known(store).partitions
         assert not known(store).groups
+    assert store.ended == {"committed": 1, "aborted": 1}
 
 
 async def test_who_listens_hears_of_each_decision_that_is_to_be_told(
@@ -78,6 +82,11 @@ async def test_who_listens_hears_of_each_decision_that_is_to_be_told(
     assert (ended.number, ended.is_completed, ended.error) == (1, False, None)
     assert heard == [NAME]
     assert known(store).state == TransactionState.PREPARE_ABORT
+    assert store.ended == {"aborted": 1}
+    for number in (1, 2):
+        again = await store.abort_transaction(AbortTransaction(NAME, number))
+        assert again.error is not None
+    assert store.ended == {"aborted": 1}
 
 
 async def test_a_second_producer_waits_until_the_abort_is_completed(
@@ -88,6 +97,8 @@ async def test_a_second_producer_waits_until_the_abort_is_completed(
     second = InitProducer(NAME, 60_000, 41)
     refused = await store.init_producer(second)
     assert isinstance(refused.error, ConcurrentTransactions)
+    assert store.ended == {"aborted": 1}
+    assert isinstance((await store.add_to_transaction(ADD)).error, DisklessError)
     assert known(store).state == TransactionState.PREPARE_ABORT
     await store.complete(NAME, 1)
     answer = await store.init_producer(second)

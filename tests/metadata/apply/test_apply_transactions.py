@@ -84,7 +84,7 @@ def ended(
         coordinator_epoch=3,
         ended_ms=START_MS,
         partitions=partitions,
-        groups=["g"],
+        group_id="g",
     )
 
 

@@ -56,7 +56,7 @@ async def committed(state: AppliedState, group_id: str) -> set[int]:
             coordinator_epoch=0,
             ended_ms=START_MS + 9,
             partitions=[],
-            groups=[group_id],
+            group_id=group_id,
         )
     )
     found = await state.state.read(partial(group_offsets, group_id=group_id))

@@ -42,7 +42,7 @@ class Scene:
                 coordinator_epoch=3,
                 ended_ms=START_MS,
                 partitions=[EndedPartition(partition, offset, -1, offset + 1)],
-                groups=(),
+                group_id=None,
             )
         )
 

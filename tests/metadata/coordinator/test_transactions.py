@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from metadata.coordinator import transactions
 from metadata.records.groups import CommittedOffset
 from metadata.records.transactions import (
     TransactionCompletedRecord,
@@ -22,6 +23,7 @@ from metadata.transaction_operations import (
     InitProducer,
     JoinedTransaction,
     JoinTransaction,
+    ListTransactions,
     Transaction,
     TransactionGroup,
     TransactionPartition,
@@ -468,8 +470,24 @@ async def test_an_abort_is_of_one_transaction(at: TransactionBench) -> None:
     )
 
 
+async def test_ids_are_listed_in_order_page_by_page(
+    at: TransactionBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactions, "_LOOKED_AT_ONCE", 2)
+    for name in "debac":
+        await at.asked.init_producer(InitProducer(name, TIMEOUT_MS, 5))
+    pages = [
+        await at.asked.listed(ListTransactions(after=after, limit=2)) for after in ("", "b", "d")
+    ]
+    assert ["".join(one.transactional_id for one in page.transactions) for page in pages] == [
+        "ab",
+        "cd",
+        "e",
+    ]
+
+
 async def test_ids_that_nobody_uses_are_forgotten_unless_something_is_open(
-    at: TransactionBench,
+    at: TransactionBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     partition = await at.bench.partition()
     await at.init()
@@ -477,15 +495,15 @@ async def test_ids_that_nobody_uses_are_forgotten_unless_something_is_open(
     for name in ("a", "b"):
         await at.asked.init_producer(InitProducer(name, TIMEOUT_MS, 5))
     at.bench.clock.advance(8 * 24 * 3_600)
-    assert await at.asked.expire_ids(1) == 1
-    assert await at.asked.expire_ids(5) == 1
+    monkeypatch.setattr(transactions, "_EXPIRED_AT_ONCE", 1)
+    assert await at.asked.expire_ids() == 2
     assert [known.transactional_id for known in at.asked.transactions()] == [NAME]
     await at.end()
     at.bench.clock.advance(8 * 24 * 3_600)
-    assert await at.asked.expire_ids(5) == 0
+    assert await at.asked.expire_ids() == 0
     await at.asked.complete(NAME, 1)
     at.bench.clock.advance(8 * 24 * 3_600)
-    assert await at.asked.expire_ids(5) == 1
+    assert await at.asked.expire_ids() == 1
     assert kind(await at.add(partition)) is InvalidProducerIdMapping
     assert await at.init(at.pair) == (at.fresh, 0, None)
 

@@ -328,11 +328,11 @@ GOLDEN: list[tuple[MetadataRecord, str]] = [
             coordinator_epoch=4,
             ended_ms=5,
             partitions=(transactions.EndedPartition(PARTITION, 8, 6, 9),),
-            groups=("g",),
+            group_id="g",
         ),
         "01 b108 00 0000000000000001 0002000000000000 0003000000000400 0000000000000502 "
         f"{TOPIC_HEX} 0000000300000000 0000000800000000 0000000600000000 "
-        "0000000900020267 00",
+        "00000009000267 00",
     ),
     (
         transactions.TransactionCompletedRecord(transactional_id="t", number=1, at_ms=2),

@@ -29,7 +29,7 @@ def ended(producer: int, number: int, partition: EndedPartition) -> TransactionE
         coordinator_epoch=40 + number,
         ended_ms=START_MS,
         partitions=[partition],
-        groups=[],
+        group_id=None,
     )
 
 
