@@ -11,6 +11,7 @@ from tests.support.ports import own_port
 pytest_plugins = [
     "tests.support.collector",
     "tests.support.exhaustive",
+    "tests.support.part_of_a_run",
     "tests.support.unit_tests",
     "tests.support.second_try",
     "tests.support.worker_groups",
