@@ -15,9 +15,10 @@ from diskless.cluster.reachable import ReachableBroker, brokers_at
 from diskless.config import BrokerSettings, Config, explain_all
 from diskless.config_sources import LISTENER_PREFIX
 from diskless.ports import ActiveProducer, BrokerConfigEntry, BrokerEndpoint, ClientInfo
+from diskless.topics.schema_notes import SchemaNotes
 from metadata.clients.coordinator_client import Coordinator
 from metadata.clients.routed_client import RoutedClient
-from metadata.operations import AlterTopicConfigs, TopicDescription
+from metadata.operations import AlterTopicConfigs, CreateTopic, TopicDescription
 from wal.coordinates import TopicIdPartition
 from wal.errors import CommitFailed, DisklessError, InvalidTopic, UnknownTopicId
 
@@ -72,10 +73,11 @@ class CoordinatorTopics:
         settings: BrokerSettings,
         *,
         metadata_topic: TopicDescription,
+        schema_notes: SchemaNotes,
         on_deleted: Callable[[Sequence[TopicIdPartition]], None],
     ) -> None:
         self._coordinator = coordinator
-        self.create_topics = coordinator.create_topics
+        self._schema_notes = schema_notes
         self.create_partitions = coordinator.create_partitions
         self.delete_records = coordinator.delete_records
         self.auto_create_enabled: Final = settings.auto_create_topics
@@ -94,6 +96,13 @@ class CoordinatorTopics:
         if known is None:
             known = next((t for t in self._internal.values() if t.topic_id == topic_id), None)
         return known
+
+    async def create_topics(
+        self, topics: Sequence[CreateTopic]
+    ) -> Sequence[TopicDescription | DisklessError]:
+        """As the coordinator's; what a rebuild needs of their configs is durable before."""
+        await self._schema_notes.keep(topic.configs for topic in topics)
+        return await self._coordinator.create_topics(topics)
 
     async def delete_topics(self, topic_ids: Sequence[UUID]) -> Sequence[DisklessError | None]:
         """Fetches that wait for a deleted topic are answered at once."""
@@ -126,6 +135,7 @@ class CoordinatorTopics:
         for _ in range(ALTER_ATTEMPTS_MAX):
             # Asked for even when it changes nothing: this broker's catalogue may be behind.
             request = AlterTopicConfigs(topic_id=topic_id, before=before, configs=change(before))
+            await self._schema_notes.keep([request.configs])
             (altered,) = await self._coordinator.alter_topic_configs([request])
             if altered.error is not None:
                 raise altered.error

@@ -1,6 +1,6 @@
 """The background workers that run beside a coordinator as long as it leads."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ from metadata.coordinator.end_notes import EndNotes
 from metadata.coordinator.metadata_partition import MetadataPartition, Worker
 from metadata.coordinator.placement import PlacementFixing
 from metadata.operations import CATALOGUE
+from metadata.replica.replica import Replica
 from metadata.workers.catalogue_sweep import CatalogueSweep
 from metadata.workers.file_workers import FileWorkers
 from metadata.workers.note_keeper import NoteKeeper
@@ -25,6 +26,7 @@ from metadata.workers.snapshot_keeper import SnapshotKeeper
 from metadata.workers.sweeps.segments_sweep import SegmentsSweep
 from metadata.workers.sweeps.tables_sweep import TablesSweep
 from metadata.workers.tier_lag import TierLag
+from wal.chunks.object_notes import long_schemas, schema_reference
 from wal.coordinates import TopicIdPartition
 
 
@@ -105,6 +107,7 @@ def leader_workers(
                 log_began_ms=lambda: coordinator.replica.log_began_ms,
                 steady_ms=lambda: coordinator.steady_ms,
                 rolled_end=partial(_rolled_end, partitions),
+                schemas=partial(schema_references, coordinator.replica),
                 settings=config.coordinator,
                 rng=rng,
             )
@@ -144,6 +147,15 @@ def leader_workers(
 def _rolled_end(partitions: Sequence[MetadataPartition], partition: TopicIdPartition) -> int | None:
     ends = (one.replica.rolled_end(partition) for one in partitions)
     return next((end for end in ends if end is not None), None)
+
+
+def schema_references(catalogue: Replica) -> Collection[str]:
+    """References to the schemas of all topics that are noted by reference."""
+    return {
+        schema_reference(text)
+        for topic in catalogue.topics().values()
+        for text in long_schemas(topic.configs.items())
+    }
 
 
 async def _coordinator_ids(catalogue: PartitionCoordinator, count: int) -> Sequence[int]:

@@ -47,6 +47,7 @@ from diskless.request_metrics import RequestMetrics
 from diskless.server.registry import ApiRegistry
 from diskless.server.server import KafkaServer
 from diskless.sinks.staged_check import StagedCheck
+from diskless.topics.schema_notes import SchemaNotes
 from diskless.topics.topic_defaults import topic_defaults
 from metadata.operations import CATALOGUE
 
@@ -139,6 +140,7 @@ def _apis(
             client,
             base.config.broker,
             metadata_topic=coordination.metadata_topic.description,
+            schema_notes=SchemaNotes(storage.store, clock=base.clock, rng=base.rng),
             on_deleted=replicas.forget,
         ),
         producer_ids=client,

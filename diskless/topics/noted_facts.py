@@ -4,18 +4,11 @@ WAL objects carry them (wal/chunks/object_notes.py), and what deletes objects ke
 (metadata/workers/note_keeper.py). Memory only, so that any thread may ask.
 """
 
-from typing import Final
 from uuid import UUID
 
 from metadata.clients.routed_client import RoutedClient
-from wal.chunks.object_notes import Floor, TopicFacts
+from wal.chunks.object_notes import Floor, TopicFacts, noted_configs
 from wal.coordinates import TopicIdPartition
-
-NOTED_SCHEMA_MAX: Final = 4096
-"""Characters. Every WAL object would carry a longer schema of each of its topics; after a rebuild
-such a topic is not typed until its schema is set again."""
-
-_SCHEMAS: Final = ("key.schema", "value.schema")
 
 
 class NotedFacts:
@@ -29,12 +22,7 @@ class NotedFacts:
         topic = self._replicas.topic_by_id(topic_id)
         if topic is None:
             return None
-        configs = tuple(
-            (name, value)
-            for name, value in sorted(topic.configs.items())
-            if name not in _SCHEMAS or len(value) <= NOTED_SCHEMA_MAX
-        )
-        return TopicFacts(topic.name, topic.partition_count, configs)
+        return TopicFacts(topic.name, topic.partition_count, noted_configs(topic.configs))
 
     def floor(self, partition: TopicIdPartition) -> Floor | None:
         """Returns how far the log of a partition is known to reach, and where it begins."""

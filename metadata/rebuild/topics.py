@@ -7,6 +7,9 @@ is left out only when that is proved: nothing of it was stored after that commit
 it. Otherwise it may be the one that lives, with records that nobody has noted yet: it comes back
 under another name, for the report to tell.
 
+Of a long schema objects note a reference. Its text is in the notes from before it was set, so it is
+found; a topic whose schema is not found all the same is not typed, for the report to tell.
+
 Pure functions; called by metadata/rebuild/plan.py.
 """
 
@@ -19,7 +22,13 @@ from metadata.rebuild.facts import ObjectFacts, RebuildOptions, SegmentFacts
 from metadata.rebuild.layout import Doubt
 from metadata.rules.topics import PARTITIONS_PER_TOPIC_MAX
 from wal.chunks.kept_notes import KeptNotes
-from wal.chunks.object_notes import CommitNote, TopicFacts
+from wal.chunks.object_notes import (
+    SCHEMA_CONFIGS,
+    CommitNote,
+    TopicFacts,
+    is_schema_reference,
+    schema_reference,
+)
 from wal.errors import CorruptObject, InvalidSettings
 from wal.ulid import ulid_timestamp_ms
 
@@ -83,6 +92,7 @@ def find_topics(
     """
     traces = _traces(objects, segments, kept, notes)
     found = FoundTopics()
+    schemas = {schema_reference(text): text for text in kept.schemas}
     for topic_id, name in _names(traces, options, found).items():
         trace = traces[topic_id]
         facts = trace.facts or TopicFacts(name, 0)
@@ -91,9 +101,29 @@ def find_topics(
             problem = f"{topic_id} would have {count} partitions; left out"
             found.doubts.append(Doubt(f"topic {name}", problem))
             continue
-        found.topics.append(RebuiltTopic(topic_id, name, count, dict(facts.configs), trace.columns))
+        configs = _resolved(name, facts.configs, schemas, found)
+        found.topics.append(RebuiltTopic(topic_id, name, count, configs, trace.columns))
     found.topics.sort(key=lambda topic: topic.name)
     return found
+
+
+def _resolved(
+    topic_name: str,
+    configs: Sequence[tuple[str, str]],
+    schemas: Mapping[str, str],
+    found: FoundTopics,
+) -> Mapping[str, str]:
+    """The configs with schemas in the place of references to them."""
+    resolved: dict[str, str] = {}
+    for name, value in configs:
+        if name in SCHEMA_CONFIGS and is_schema_reference(value):
+            if value not in schemas:
+                problem = f"the text of its {name} is not in the bucket; set it again"
+                found.doubts.append(Doubt(f"topic {topic_name}", problem))
+                continue
+            value = schemas[value]
+        resolved[name] = value
+    return resolved
 
 
 def _traces(

@@ -4,7 +4,8 @@ The deletion of WAL objects adds notes objects (metadata/workers/note_keeper.py)
 commit of a sink (metadata/coordinator/sink_notes.py), and every few seconds in which transactions
 end (metadata/coordinator/end_notes.py). A kept note is of use as long as the object that it is
 about exists, a floor as long as its topic does, the last batch of a sink until the next one is
-noted or the sink has expired, the end of a transaction until a segment has its marker. This worker
+noted or the sink has expired, the end of a transaction until a segment has its marker, a schema as
+long as a topic has it; it is noted first, so an hour belongs to who is about to set it. This worker
 reads them, asks the store which of the noted objects are still there, writes what is left of
 several objects into one, and only then deletes those. So the number of notes is bounded by that of
 the objects in the bucket, and what is stored by a few objects more.
@@ -27,7 +28,7 @@ metadata partition 0; retries for ever.
 import asyncio
 import logging
 import random
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
@@ -46,7 +47,7 @@ from wal.chunks.kept_notes import (
     minted_ms_of_notes_key,
     notes_key,
 )
-from wal.chunks.object_notes import CommitNote, TopicLookup
+from wal.chunks.object_notes import CommitNote, TopicLookup, schema_reference
 from wal.clock import Sleep
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.errors import CorruptObject, ObjectNotFound
@@ -66,6 +67,9 @@ MERGED_BYTES_MAX: Final = 1 << 20
 EVERYTHING_AFTER: Final = 24
 """In every so manieth pass all notes objects are looked through: once a day by default."""
 
+SCHEMA_KEPT_MS: Final = 3_600_000
+"""By then a schema that was noted is set, or will not be."""
+
 BACKOFF_MAX_S: Final = 300.0
 
 _logger = logging.getLogger(__name__)
@@ -73,6 +77,10 @@ _logger = logging.getLogger(__name__)
 
 def _not_known(partition: TopicIdPartition) -> int | None:
     return None
+
+
+def _no_schemas() -> Collection[str]:
+    return ()
 
 
 @dataclass(slots=True)
@@ -94,6 +102,7 @@ class NotesSweep:
         log_began_ms: Callable[[], int | None],
         steady_ms: Callable[[], int],
         rolled_end: Callable[[TopicIdPartition], int | None] = _not_known,
+        schemas: Callable[[], Collection[str]] = _no_schemas,
         settings: CoordinatorSettings,
         rng: random.Random,
         sleep: Sleep = asyncio.sleep,
@@ -101,13 +110,15 @@ class NotesSweep:
         """`log_began_ms`: when the metadata log got its first record; None for an empty log.
 
         `steady_ms`: the time by which sinks expire. `rolled_end`: below it, everything of a
-        partition is in segments or deleted; None: of no partition that is known.
+        partition is in segments or deleted; None: of no partition that is known. `schemas`:
+        references to the long schemas that topics have.
         """
         self._store = store
         self._topics = topics
         self._log_began_ms = log_began_ms
         self._steady_ms = steady_ms
         self._rolled_end = rolled_end
+        self._schemas = schemas
         self._settings = settings
         self._rng = rng
         self._sleep = sleep
@@ -219,7 +230,11 @@ class NotesSweep:
             if (rolled_end := self._rolled_end(partition)) is not None
         }
         ends = {partition: left for partition, left in ends.items() if left}
-        return KeptNotes(topics, commits, floors, staged, sinks, ends, notes.ended_below)
+        schemas = notes.schemas
+        if schemas and age_ms < self._steady_ms() - SCHEMA_KEPT_MS:
+            in_use = self._schemas()
+            schemas = tuple(text for text in schemas if schema_reference(text) in in_use)
+        return KeptNotes(topics, commits, floors, staged, sinks, ends, notes.ended_below, schemas)
 
 
 def _key_of(note: CommitNote | StagedNote) -> ObjectKey:

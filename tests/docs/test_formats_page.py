@@ -853,6 +853,7 @@ KEPT_NOTES: Final = KeptNotes(
         ]
     },
     ended_below=2_000,
+    schemas=["{}"],
 )
 
 

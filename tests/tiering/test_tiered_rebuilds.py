@@ -7,6 +7,9 @@ from tiered_topics import TieredTopics
 from tiering_samples import SampleBatch, SampleRecord
 
 from metadata.rewrites import RewritePlan
+from metadata.workers.notes_sweep import SCHEMA_KEPT_MS
+from wal.chunks.kept_notes import decode_kept_notes
+from wal.chunks.object_notes import NOTED_SCHEMA_MAX
 from wal.coordinates import TopicIdPartition
 
 
@@ -92,6 +95,32 @@ async def test_how_a_topic_is_configured_is_known_when_all_of_it_is_in_segments(
         assert report.tables == ["t"]
         configs = world.coordinator.replica.topic_configs(partition.topic_id)
         assert configs == {"cleanup.policy": "compact", "table.enabled": "true"}
+
+
+async def test_a_long_schema_is_known_after_every_rebuild(tmp_path: Path) -> None:
+    """Its text is in no WAL object; notes of texts that no topic has any more go."""
+    schema = f'{{"title": "{"long" * NOTED_SCHEMA_MAX}"}}'
+    async with TieredTopics(tmp_path, 7) as world:
+        partition = await world.create("t", value_schema=schema)
+        await world.produce([(partition, records(b"a"))])
+        for _ in range(2):
+            world.clock.advance(2 * SCHEMA_KEPT_MS / 1000)
+            await world.sweep_notes()
+            report = await world.rebuild()
+            assert not report.doubts
+            configs = world.coordinator.replica.topic_configs(partition.topic_id)
+            assert configs == {"value.schema": schema}
+            await world.roll()
+            await world.clean()
+        assert not [*world.blocking.list("wal/")]
+        for stat in [*world.blocking.list("notes/")]:
+            notes = decode_kept_notes(world.blocking.get(stat.key), stat.key)
+            assert sum(len(facts.configs[0][1]) for facts in notes.topics.values()) < 100
+            world.blocking.delete([stat.key] if notes.schemas else [])
+        report = await world.rebuild()
+        (doubt,) = report.doubts
+        assert "value.schema is not in the bucket" in doubt.problem
+        assert world.coordinator.replica.topic_configs(partition.topic_id) == {}
 
 
 async def test_a_deleted_topic_does_not_come_back_by_what_was_kept_of_it(tmp_path: Path) -> None:

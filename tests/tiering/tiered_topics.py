@@ -29,6 +29,8 @@ from pyiceberg.table import StaticTable
 from tiering_samples import SampleBatch, range_reader, read_batch
 
 from diskless.cli.rebuild import read_bucket
+from diskless.parts.leader_workers import schema_references as references
+from diskless.topics.schema_notes import SchemaNotes
 from metadata import operations as ops
 from metadata.coordinator.sink_notes import NotePlace
 from metadata.metadata_settings import CoordinatorSettings
@@ -191,6 +193,8 @@ class TieredTopics:
 
     async def create(self, name: str, **configs: str) -> TopicIdPartition:
         """A topic of one partition; config names have `_` for `.`."""
+        notes = SchemaNotes(self.store, clock=self.clock, rng=self.rng)
+        await notes.keep([{key.replace("_", "."): value for key, value in configs.items()}])
         topic = await self.bench.topic(name, **configs)
         self.names[topic.topic_id] = name
         return TopicIdPartition(topic.topic_id, 0)
@@ -263,6 +267,7 @@ class TieredTopics:
             topics=self._topic,
             log_began_ms=lambda: self.coordinator.replica.log_began_ms,
             steady_ms=lambda: self.coordinator.steady_ms,
+            schemas=lambda: references(self.coordinator.replica),
             settings=SETTINGS,
             rng=self.rng,
         )
@@ -419,7 +424,8 @@ class TieredTopics:
         if topic is None:
             return None
         configs = self.coordinator.replica.topic_configs(topic_id) or {}
-        return object_notes.TopicFacts(self.names[topic_id], 1, sorted(configs.items()))
+        noted = object_notes.noted_configs(configs)
+        return object_notes.TopicFacts(self.names[topic_id], 1, noted)
 
     def _floor(self, partition: TopicIdPartition) -> object_notes.Floor | None:
         state = self.coordinator.replica.image.partitions.get(partition)

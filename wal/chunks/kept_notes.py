@@ -5,8 +5,9 @@ The note that tells an object's offsets is carried by a later object of the same
 writes what it says of objects that stay into a notes object (`metadata.workers.note_keeper`). No
 object carries notes about those that sinks stage: a coordinator writes what it committed of them
 into a notes object before it answers (`metadata.coordinator.sink_notes`). Nor does any say how
-transactions ended, which a coordinator notes every few seconds (`metadata.workers.end_notes`). A
-rebuild reads them all.
+transactions ended, which a coordinator notes every few seconds (`metadata.workers.end_notes`). And
+of long schemas objects have the digest alone; a broker notes their text before they are set
+(`diskless.topics.schema_notes`). A rebuild reads them all.
 
     byte 0   magic    8s   "DLSNOTES"
     8        version  u16  1
@@ -29,6 +30,7 @@ rebuild reads them all.
                       one; uvarint producer id; uvarint number of the transaction; producer epoch
                       i16; u8 1: committed; coordinator epoch i32; time i64
              uvarint producer id: of no producer below it is a transaction open
+             uvarint count, schemas: string
 
 All integers big-endian. An *end* is noted as long as its marker is in no segment. A *staged object*
 is in the notes because of its commit, so it is proof of that, and of the place of each of its runs,
@@ -146,6 +148,8 @@ class KeptNotes(NamedTuple):
     """By partition, in the order of their markers."""
     ended_below: int = 0
     """No transaction of a producer below it is open: a rebuild has ended them all."""
+    schemas: Sequence[str] = ()
+    """Texts that stand as references in what is noted of topics; sorted."""
 
     @property
     def is_empty(self) -> bool:
@@ -181,7 +185,9 @@ def merged(parts: Iterable[KeptNotes]) -> KeptNotes:
     floors: dict[TopicIdPartition, Floor] = {}
     ends: dict[TopicIdPartition, dict[int, NotedEnd]] = {}
     ended_below = 0
+    schemas: set[str] = set()
     for part in parts:
+        schemas.update(part.schemas)
         ended_below = max(ended_below, part.ended_below)
         for partition, noted_ends in part.ends.items():
             by_offset = ends.setdefault(partition, {})
@@ -213,6 +219,7 @@ def merged(parts: Iterable[KeptNotes]) -> KeptNotes:
             for partition, by_offset in ends.items()
         },
         ended_below,
+        tuple(sorted(schemas)),
     )
 
 
@@ -264,6 +271,8 @@ def encode_kept_notes(notes: KeptNotes) -> bytes:
             )
             previous = offset
     parts.append(uvarint(notes.ended_below, 64))
+    parts.append(uvarint(len(notes.schemas)))
+    parts += map(sized_string, notes.schemas)
     content = b"".join(parts)
     return HEAD.pack(MAGIC, FORMAT_VERSION, b"\0\0", crc32c(content)) + content
 
@@ -297,8 +306,9 @@ def decode_kept_notes(data: bytes, name: str) -> KeptNotes:
         partition = _read_place(reader)
         ends[partition] = _read_ends(reader)
     ended_below = reader.uvarint(64)
+    schemas = tuple(reader.sized_string() for _ in range(reader.count(1)))
     reader.finish()
-    return KeptNotes(topics, commits, floors, staged, sinks, ends, ended_below)
+    return KeptNotes(topics, commits, floors, staged, sinks, ends, ended_below, schemas)
 
 
 def _read_staged(reader: FieldReader) -> StagedNote:

@@ -24,6 +24,10 @@ without any is as good as one with.
     floor    uvarint high watermark + 1, or 0 where it is not known, and then nothing more;
              uvarint high watermark - log start offset; by (topic id, partition) in the object
 
+A schema of a topic that is longer than NOTED_SCHEMA_MAX is not written into every object. In its
+place stands `@` and the 32 hex digits of its digest; the text itself is in a notes object
+(wal/chunks/kept_notes.py). No schema looks like that, because it is JSON.
+
 Runs are the partitions of the noted object in its own order. The batches of a run that are no
 exceptions got consecutive offsets from its base offset on; positions count batches in the object's
 order. uvarint = 7 bits a byte, least significant first, at most 64 bits; string = uvarint length,
@@ -35,10 +39,12 @@ bounded, because a long recovery may commit much before anything is sealed: the 
 Failure cases: CorruptObject for bytes that are no notes.
 """
 
+import re
 import struct
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b
 from itertools import pairwise
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -57,6 +63,14 @@ GIVEN_UP: Final = 1
 
 DUPLICATE: Final = 0
 REFUSED: Final = 1
+
+NOTED_SCHEMA_MAX: Final = 4096
+"""Characters of a schema that every object of its topic carries."""
+
+SCHEMA_CONFIGS: Final = ("key.schema", "value.schema")
+
+_DIGEST_BYTES: Final = 16
+_REFERENCE: Final = re.compile(r"@[0-9a-f]{32}")
 
 _TIME: Final = struct.Struct(">q")
 _ID_BYTES: Final = 16
@@ -149,6 +163,31 @@ class ObjectNotes(NamedTuple):
 
 
 NO_NOTES: Final = ObjectNotes()
+
+
+def long_schemas(configs: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """The schemas among the configs of a topic of which objects note the digest alone."""
+    for name, value in configs:
+        if name in SCHEMA_CONFIGS and len(value) > NOTED_SCHEMA_MAX:
+            yield value
+
+
+def schema_reference(text: str) -> str:
+    """What is noted of a long schema."""
+    return f"@{blake2b(text.encode(), digest_size=_DIGEST_BYTES).hexdigest()}"
+
+
+def is_schema_reference(text: str) -> bool:
+    return _REFERENCE.fullmatch(text) is not None
+
+
+def noted_configs(configs: Mapping[str, str]) -> Sequence[tuple[str, str]]:
+    """The configs of a topic as objects note them, by name."""
+    texts = set(long_schemas(configs.items()))
+    return tuple(
+        (name, schema_reference(value) if value in texts else value)
+        for name, value in sorted(configs.items())
+    )
 
 
 def note_commit(

@@ -8,7 +8,7 @@ import pytest
 
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.workers.note_keeper import NoteKeeper
-from metadata.workers.notes_sweep import MERGED_AT, NotesSweep
+from metadata.workers.notes_sweep import MERGED_AT, SCHEMA_KEPT_MS, NotesSweep
 from wal.chunks import object_notes
 from wal.chunks.chunk import ChunkIdentity
 from wal.chunks.chunk_batches import ChunkEntry
@@ -64,12 +64,14 @@ class Scene:
         self.floors: dict[TopicIdPartition, object_notes.Floor] = {}
         self.topics = {TOPIC: FACTS}
         self.log_began_ms: int | None = 0
+        self.schemas: set[str] = set()
         self.keeper = self.new_keeper()
         self.sweep = NotesSweep(
             self.store,
             topics=self.topics.get,
             log_began_ms=lambda: self.log_began_ms,
             steady_ms=self.clock.now_ms,
+            schemas=lambda: self.schemas,
             settings=CoordinatorSettings(),
             rng=self.rng,
         )
@@ -391,6 +393,19 @@ async def test_notes_of_sinks_are_merged_and_go_when_nobody_needs_them() -> None
     await scene.sweep.sweep_once(everything=True)
     assert (await scene.kept()).staged == ()
     assert len((await scene.kept()).sinks) == 1
+
+
+async def test_schemas_go_when_no_topic_has_them_and_nobody_is_about_to_set_them() -> None:
+    scene = Scene()
+    scene.schemas = {object_notes.schema_reference("in use")}
+    for text in ("in use", "of old"):
+        key = notes_key(mint_ulid(scene.clock, scene.rng))
+        await scene.store.put(key, BytesBody(encode_kept_notes(KeptNotes(schemas=(text,)))))
+    await scene.sweep.sweep_once(everything=True)
+    assert (await scene.kept()).schemas == ("in use", "of old")
+    scene.clock.advance(SCHEMA_KEPT_MS / 1000 + 1)
+    await scene.sweep.sweep_once(everything=True)
+    assert (await scene.kept()).schemas == ("in use",)
 
 
 async def test_sinks_stay_noted_that_are_older_than_the_metadata_log() -> None:

@@ -26,6 +26,7 @@ from tiering.types.arrow_types import (
     UNKNOWN_SCHEMA_ID,
 )
 from tiering.types.typed_roll import roll_as_planned
+from wal.chunks.kept_notes import decode_kept_notes, merged
 from wal.clock import SystemClock
 from wal.stores.blocking_store import open_blocking_store
 
@@ -307,6 +308,16 @@ def test_a_registry_that_is_away_holds_up_only_what_needs_it(world: World) -> No
     assert world.roll(topic).segments == []
     world.registry.fails = False
     assert world.roll(topic).record_count == 1
+
+
+def test_a_long_schema_is_noted_in_the_bucket(world: World) -> None:
+    """A rebuild has it from there, because objects note its digest alone."""
+    created, altered = (json.dumps({**FLIGHT, "title": name * 5_000}) for name in "ca")
+    topic = world.topic(value__schema__format="json", value__schema=created)
+    world.alter(topic, value__schema=altered)
+    files = world._directory.glob("**/notes/*")
+    texts = merged(decode_kept_notes(file.read_bytes(), file.name) for file in files).schemas
+    assert {created, altered} <= {*texts}
 
 
 def test_a_schema_that_a_broker_refuses_changes_nothing(world: World) -> None:

@@ -44,6 +44,7 @@ NOTES = KeptNotes(
     (SINK,),
     {PLACE: ENDS},
     1_000_000,
+    ("{}", "schéma"),
 )
 
 _floors = st.dictionaries(
@@ -71,6 +72,7 @@ def test_notes_are_read_back_as_they_were_written(
         (SINK,) * commits,
         {PLACE: ENDS[:commits]} if commits else {},
         commits,
+        ("schema",) * commits,
     )
     assert decode_kept_notes(encode_kept_notes(notes), "x") == notes
 
