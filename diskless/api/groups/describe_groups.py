@@ -1,6 +1,7 @@
 """DescribeGroups, key 15, versions 0-6: every group that was asked for is in the answer.
 
-- A group that is not there is GROUP_ID_NOT_FOUND from version 6 on, before that it is "Dead".
+- A group that is not there is GROUP_ID_NOT_FOUND from version 6 on. Before that it is "Dead", with
+  the operations that are allowed on its name, as Kafka answers.
 - Asks for DESCRIBE on each group.
 - Metadata and assignments of members are there while the group is stable.
 """
@@ -72,5 +73,5 @@ def _group(group: DescribedGroup, version: int, operations: int) -> Fields:
             }
             for member in group.members
         ),
-        "authorized_operations": NOT_ASKED if group.error else operations,
+        "authorized_operations": NOT_ASKED if error else operations,
     }

@@ -12,13 +12,14 @@
   there (NOT_ENOUGH_REPLICAS), or found out that it does not (INVALID_TXN_STATE, and from version 11
   on TRANSACTION_ABORTABLE). It needs a request with a transactional id for which the client has
   WRITE; else the answer is TRANSACTIONAL_ID_AUTHORIZATION_FAILED. Kafka then refuses the other
-  batches of the request, too. A batch of no transaction may come with an id, as in Kafka.
+  batches of the request, too. A batch of no transaction may come with an id, as in Kafka, which
+  then does not ask for WRITE on the id; here the id alone is enough to ask.
 - Version 13 names topics by id: with the id of a deleted topic a batch is UNKNOWN_TOPIC_ID, also
   when there is a new topic of the same name.
 - A batch for the metadata topic is INVALID_TOPIC_EXCEPTION, as for Kafka's internal topics.
 - Of a batch for a compacted topic, the first thousand records without key are named (KIP-467);
   Kafka names those with a bad timestamp too.
-- Asks for WRITE on each topic, and on the transactional id.
+- Asks for WRITE on the transactional id, whose refusal concerns all batches, and on each topic.
 - Under a producer_byte_rate quota the request counts, with all its bytes, when it has arrived; a
   client over its quota learns it from throttle_time_ms and is not read from until then.
 - No leader hints (KIP-951): they need growing leader epochs.
@@ -29,7 +30,7 @@ from functools import partial
 from typing import Final
 from uuid import UUID
 
-from diskless.api.access import Access, allowed_rows
+from diskless.api.access import NOTHING_REFUSED, Access, allowed_rows
 from diskless.api.errors import InvalidRequiredAcks, error_message, kafka_code
 from diskless.api.known_errors import known_error
 from diskless.authorization import AclOperation
@@ -62,8 +63,11 @@ def api(manager: ReplicaManager, topics: TopicAdmin, quotas: QuotaEnforcer, acce
         if mute_until:
             request.mute(mute_until)
 
-        named = [topic for topic, _ in asked.topics]
-        refused = access.refused_named(request.client, AclOperation.WRITE, named, topics)
+        refused_id = _refused_id(asked, request.client, access)
+        refused = NOTHING_REFUSED
+        if refused_id is None:
+            named = [topic for topic, _ in asked.topics]
+            refused = access.refused_named(request.client, AclOperation.WRITE, named, topics)
         rows = allowed_rows(asked.batches, _topic_of, refused)
 
         def encode(results: Sequence[BatchCommit]) -> ReplySteps:
@@ -82,7 +86,7 @@ def api(manager: ReplicaManager, topics: TopicAdmin, quotas: QuotaEnforcer, acce
         def refuse(error: DisklessError) -> ReplySteps:
             return encode([BatchCommit(error=error)] * len(rows.allowed))
 
-        refusal = _refusal(asked, request.client, access)
+        refusal = refused_id or _wrong_acks(asked)
         if refusal is not None:
             yield from release(asked.batches)
             return (yield from refuse(refusal))
@@ -113,13 +117,17 @@ def api(manager: ReplicaManager, topics: TopicAdmin, quotas: QuotaEnforcer, acce
     )
 
 
-def _refusal(asked: ProduceRequest, client: ClientInfo, access: Access) -> DisklessError | None:
-    if asked.acks not in _ACKS:
-        return InvalidRequiredAcks(f"acks must be -1, 0 or 1, not {asked.acks}")
-    if asked.transactional_id is not None:
-        write, name = AclOperation.WRITE, asked.transactional_id
-        return access.refused_transactional_id(client, write, name)
-    return None
+def _refused_id(asked: ProduceRequest, client: ClientInfo, access: Access) -> DisklessError | None:
+    """Which is told of all batches, whatever may be done with their topics."""
+    if asked.transactional_id is None:
+        return None
+    return access.refused_transactional_id(client, AclOperation.WRITE, asked.transactional_id)
+
+
+def _wrong_acks(asked: ProduceRequest) -> DisklessError | None:
+    if asked.acks in _ACKS:
+        return None
+    return InvalidRequiredAcks(f"acks must be -1, 0 or 1, not {asked.acks}")
 
 
 def _topic_of(batch: AppendBatch) -> str | UUID:

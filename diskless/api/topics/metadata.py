@@ -37,6 +37,7 @@ PREFERRED_PRODUCE_BROKERS_TAG: Final = 10_000
 """Tagged field of a partition: compact array of int32."""
 
 
+_REFUSED: Final = kafka_code(errors.TopicAuthorizationFailed())
 _NO_NAME_FROM: Final = 12
 """Answers have names that may be null; requests have had them since version 10, with ids."""
 
@@ -213,8 +214,9 @@ def _with_operations(
 ) -> Iterator[Fields]:
     for row in rows:
         operations = NOT_ASKED
-        if not row["error_code"]:
-            name = row["name"]
+        name = row["name"]
+        # As Kafka: of one that is not there too, for who may describe it.
+        if name and row["error_code"] != _REFUSED:
             operations = access.operations(client, ResourceType.TOPIC, (name,))[name]
         yield {**row, "topic_authorized_operations": operations}
 

@@ -3,7 +3,8 @@
 - Nothing of a password is told but the number of iterations.
 - A user that is named and unknown is RESOURCE_NOT_FOUND, one that is named twice
   DUPLICATE_RESOURCE, each for itself. No names, or null: all users, in the order of their names.
-- Asks for DESCRIBE on the cluster, whose refusal concerns the whole request.
+- Asks for DESCRIBE on the cluster, whose refusal concerns the whole request. As in Kafka it is
+  told once more for each user that was named, without the name.
 """
 
 from collections import Counter
@@ -27,11 +28,9 @@ def api(users: ScramAdmin, access: Access) -> Api:
         asked = yield from decode_request(KEY, request.version, request.body)
         refused = access.refused_cluster(request.client, AclOperation.DESCRIBE)
         if refused is not None:
-            return (
-                yield from encode_response(
-                    KEY, request.version, {**error_fields(refused), "results": ()}
-                )
-            )
+            told = error_fields(refused)
+            rows = [{"user": "", **told, "credential_infos": ()} for _ in asked.users or ()]
+            return (yield from encode_response(KEY, request.version, {**told, "results": rows}))
         known: dict[str, list[tuple[int, ScramCredential]]] = {}
         for (user, mechanism), credential in [*users.scram_credentials().items()]:
             known.setdefault(user, []).append((mechanism, credential))
