@@ -34,6 +34,12 @@ class ObjectFacts:
     """When the store got it, by the store's clock: shortly before its commit, if there was one."""
     extents: Sequence[BatchExtent]
     notes: ObjectNotes = NO_NOTES
+    lane: int = 0
+
+    @property
+    def writer(self) -> tuple[int, int]:
+        """Broker and lane: what one writer wrote was committed in the order of its ULIDs."""
+        return self.broker_id, self.lane
 
     @property
     def uploader_broker_id(self) -> int:

@@ -9,7 +9,7 @@ What a WAL object and a segment must carry so that metadata can be rebuilt, and 
 | offsets, time of append, refusals of an object's batches | notes of a later object of its broker |
 | log start offset of a partition | with those; as of that commit |
 | that something is missing | floors in an object's notes: it lies behind these offsets |
-| order of one broker's commits | ULIDs, which ascend in that order |
+| order of one writer's commits | ULIDs, which ascend in that order |
 | offsets of rolled records, their batches and producers | segment: footer and batch columns |
 | that an object was rolled | sources in the segment's footer |
 | which of several segments counts | generation in the segment's footer |

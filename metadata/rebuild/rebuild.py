@@ -64,6 +64,7 @@ async def read_wal_objects(
                 object_key=stat.key,
                 ulid=index.header.ulid,
                 broker_id=index.header.broker_id,
+                lane=index.header.lane,
                 object_bytes=stat.length_bytes,
                 stored_ms=stat.last_modified_ms,
                 extents=index.extents,

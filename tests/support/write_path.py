@@ -111,6 +111,7 @@ def open_directory(
         rng=random.Random(seed),
         fd_cache=FdCache(64),
         broker_id=7,
+        lane=3,
         disk=disk,
     )
 

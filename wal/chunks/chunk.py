@@ -18,7 +18,7 @@ a broker refuses a chunk of a version that it does not know.
     16  opened at   u64  ms since the epoch  12  batches       u32  in the chunk before this record
     24  salt        u64                      16  data bytes    u64  of .data before this record
     32  ULID        26s  names the object
-    58  zeros       2s                       content of kind 2: the notes of the WAL object, see
+    58  lane        u16                      content of kind 2: the notes of the WAL object, see
     60  CRC         u32  over bytes 0 .. 59  wal/chunks/object_notes.py; of kind 3: see
                                              wal/chunks/sealed_chunk.py
     content of kind 1: 88 bytes per batch of the append, see wal/chunks/chunk_batches.py
@@ -74,7 +74,7 @@ log = structlog.get_logger(__name__)
 
 FORMAT_VERSION: Final = 1
 MAGIC: Final = b"DLSCHUNK"
-CHUNK_HEADER: Final = struct.Struct(">8sHHiQQ26s2s")
+CHUNK_HEADER: Final = struct.Struct(">8sHHiQQ26sH")
 CHUNK_HEADER_CRC: Final = struct.Struct(">I")
 CHUNK_HEADER_BYTES: Final = 64
 assert CHUNK_HEADER.size + CHUNK_HEADER_CRC.size == CHUNK_HEADER_BYTES
@@ -119,10 +119,19 @@ class ChunkIdentity:
     salt: int
     broker_id: int
     opened_at_ms: int
+    lane: int = 0
+    """Which of the broker's processes opened it: a worker's number, or 0. Commits of one lane are
+    made in the order of their ULIDs."""
 
     @classmethod
     def mint(
-        cls, clock: Clock, rng: random.Random, broker_id: int, *, after: str | None = None
+        cls,
+        clock: Clock,
+        rng: random.Random,
+        broker_id: int,
+        *,
+        after: str | None = None,
+        lane: int = 0,
     ) -> Self:
         """A new object key, behind the ULID `after`, and a new salt."""
         return cls(
@@ -130,6 +139,7 @@ class ChunkIdentity:
             salt=rng.getrandbits(64),
             broker_id=broker_id,
             opened_at_ms=clock.now_ms(),
+            lane=lane,
         )
 
     @property
@@ -151,7 +161,7 @@ class ChunkIdentity:
             self.opened_at_ms,
             self.salt,
             self.ulid.encode("ascii"),
-            b"\0\0",
+            self.lane,
         )
         return content + CHUNK_HEADER_CRC.pack(crc32c(content))
 
@@ -164,7 +174,7 @@ class ChunkIdentity:
         (crc,) = CHUNK_HEADER_CRC.unpack_from(data, CHUNK_HEADER.size)
         if crc32c(content) != crc:
             raise CorruptChunk(f"{name}: header at byte 0 fails its CRC")
-        magic, version, length, broker_id, opened_at_ms, salt, ulid, _ = CHUNK_HEADER.unpack(
+        magic, version, length, broker_id, opened_at_ms, salt, ulid, lane = CHUNK_HEADER.unpack(
             content
         )
         if magic != MAGIC:
@@ -179,6 +189,7 @@ class ChunkIdentity:
             salt=salt,
             broker_id=broker_id,
             opened_at_ms=opened_at_ms,
+            lane=lane,
         )
 
 

@@ -1,4 +1,4 @@
-"""The chunks of one broker: opened, sealed, uploaded, committed, kept as tail cache, recovered.
+"""The chunks of one lane of a broker: opened, sealed, uploaded, committed, kept, recovered.
 
 The write loop opens chunks here and seals them; the uploader reports what became of them; fetches
 look for recent bytes here before they ask the object store. Start and restart are one path:
@@ -11,7 +11,7 @@ a commit before the uploader has noted it.
 What `recover` does with each chunk, in the order of their ULIDs (a file's number tells nothing):
 
 - no batch in it, or no .idx: an interrupted creation or deletion; removed.
-- a torn tail: cut. A process that died in an append told nobody that it had succeeded.
+- a torn tail: cut. Who died in an append told nobody that it had succeeded.
 - damage (a bad record with a good one behind it, a header that fails its CRC): all of its files
   move to `quarantine/`, an entry in `damage` and a log line name file and byte. The batches in
   front of the damage are not salvaged. Nothing is lost by that: whatever was acknowledged is in
@@ -23,21 +23,20 @@ What `recover` does with each chunk, in the order of their ULIDs (a file's numbe
   the same key, both of which are idempotent.
 - the others: sealed again, under the key they were opened with, for the uploader.
 
-Committed chunks are kept up to `wal.cache.max.bytes` and as long as what is remembered of them fits
-`wal.cache.memory.max.bytes`, quarantined ones up to
-`wal.quarantine.max.bytes`; the oldest go first, and no chunk goes while somebody reads it.
+Committed chunks are kept up to `wal.cache.max.bytes` and what is remembered of them up to
+`wal.cache.memory.max.bytes`, quarantined ones up to `wal.quarantine.max.bytes`; the oldest go
+first, and no chunk goes while somebody reads it.
 
 The files of a few that went are *spares*: the next chunks are written over them, in place. Creating
 and deleting files dozens of times a second is what a chunk would cost most for: ext4 does not give
 out the inode of a file that was deleted within the last seconds, and looks at each such inode again
-whenever a file is created. And the pages of .data stay in the page cache, which costs half of what
-new ones do. Until it is written over, a spare is a whole committed chunk, and a restart keeps it as
-one; from then on it has a header with a new salt, and no record that agrees with that.
+whenever a file is created. And pages of .data that stay in the page cache cost half of new ones.
+Until it is written over, a spare is a whole committed chunk, and a restart keeps it as one; from
+then on it has a header with a new salt, and no record that agrees with that.
 
-An exclusive lock on the directory keeps two brokers from sharing it. When somebody deletes the
-directory of a running broker, the next chunk makes it anew and locks it again; its lock file tells.
-Batches in chunks that were not uploaded yet fail with ChunkLost, which says that they are nowhere;
-committed ones are read from the object store.
+An exclusive lock keeps two processes from sharing the directory. When somebody deletes it under a
+broker, the next chunk makes it anew and locks it again; its lock file tells. Batches in chunks that
+were not uploaded yet fail with ChunkLost (they are nowhere); others are read from the object store.
 
 Threads: the write loop's thread opens chunks, the uploader's marks and removes them, reader threads
 read them; one lock guards the books, and is never held during I/O on data.
@@ -124,6 +123,7 @@ class ChunkDirectory:
         rng: random.Random,
         fd_cache: FdCache,
         broker_id: int,
+        lane: int = 0,
         disk: Disk = SYSTEM_DISK,
         topics: TopicLookup | None = None,
         floors: FloorLookup | None = None,
@@ -136,6 +136,7 @@ class ChunkDirectory:
         self._rng = rng
         self._fd_cache = fd_cache
         self._broker_id = broker_id
+        self._lane = lane
         self._disk = disk
         self._topics = topics
         self._floors = floors
@@ -252,7 +253,7 @@ class ChunkDirectory:
 
     def _new_writer(self, paths: ChunkPaths, *, over_old: bool = False) -> ChunkWriter:
         identity = ChunkIdentity.mint(
-            self._clock, self._rng, self._broker_id, after=self._last_ulid
+            self._clock, self._rng, self._broker_id, after=self._last_ulid, lane=self._lane
         )
         self._last_ulid = identity.ulid
         return ChunkWriter(

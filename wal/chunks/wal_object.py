@@ -21,7 +21,7 @@ trailer. Objects live as long as their batches do, so every released version sta
     16  created at  u64  ms, chunk opened    32  record count   i32
     24  zeros       8s                       36  batch CRC      u32  bytes 17-20 of the batch
     32  ULID        26s                      40  max time       i64  ms
-    58  zeros       2s                       48  producer id    i64
+    58  lane        u16  of the chunk        48  producer id    i64
     60  CRC         u32  over bytes 0 .. 59  56  base sequence  i32
                                              60  epoch          i16  of the producer
     trailer                                  62  time type      u8   0 create, 1 log append
@@ -80,7 +80,7 @@ FORMAT_VERSION: Final = 1
 MAGIC: Final = b"DLSWALOB"
 TRAILER_MAGIC: Final = b"DLSWALIX"
 
-OBJECT_HEADER: Final = struct.Struct(">8sHHiQ8s26s2s")
+OBJECT_HEADER: Final = struct.Struct(">8sHHiQ8s26sH")
 _CRC: Final = struct.Struct(">I")
 OBJECT_HEADER_BYTES: Final = 64
 assert OBJECT_HEADER.size + _CRC.size == OBJECT_HEADER_BYTES
@@ -136,7 +136,9 @@ class ObjectLayout:
         footer = encode_footer(index, len(extents), footer_offset)
         return WalObjectPlan(
             object_key=identity.object_key,
-            header=encode_header(identity.broker_id, identity.opened_at_ms, identity.ulid),
+            header=encode_header(
+                identity.broker_id, identity.opened_at_ms, identity.ulid, lane=identity.lane
+            ),
             extents=extents,
             batches=self.batches,
             positions=self.positions.tolist(),
@@ -204,6 +206,8 @@ class WalObjectHeader(NamedTuple):
     broker_id: int
     created_at_ms: int
     ulid: str
+    lane: int = 0
+    """See `ChunkIdentity.lane`."""
 
 
 class WalObjectIndex(NamedTuple):
@@ -222,7 +226,7 @@ def read_header(data: Buffer, name: str) -> WalObjectHeader:
     content = memoryview(data)[: OBJECT_HEADER.size]
     if crc32c(content) != _CRC.unpack_from(data, OBJECT_HEADER.size)[0]:
         raise CorruptObject(f"{name}: header at byte 0 fails its CRC")
-    magic, version, length, broker_id, created_at_ms, _, ulid, _ = OBJECT_HEADER.unpack(content)
+    magic, version, length, broker_id, created_at_ms, _, ulid, lane = OBJECT_HEADER.unpack(content)
     if magic != MAGIC:
         raise CorruptObject(f"{name}: no header of a WAL object")
     if version != FORMAT_VERSION or length != OBJECT_HEADER_BYTES:
@@ -230,7 +234,7 @@ def read_header(data: Buffer, name: str) -> WalObjectHeader:
             f"{name}: format version {version}, header of {length} bytes;"
             f" this release reads version {FORMAT_VERSION}"
         )
-    return WalObjectHeader(broker_id, created_at_ms, ulid.decode("ascii"))
+    return WalObjectHeader(broker_id, created_at_ms, ulid.decode("ascii"), lane)
 
 
 def footer_bytes(tail: Buffer, object_bytes: int, name: str) -> int:
@@ -387,7 +391,7 @@ class WalObjectReader:
         return index
 
 
-def encode_header(broker_id: int, created_at_ms: int, ulid: str) -> bytes:
+def encode_header(broker_id: int, created_at_ms: int, ulid: str, *, lane: int = 0) -> bytes:
     """The first OBJECT_HEADER_BYTES of an object."""
     content = OBJECT_HEADER.pack(
         MAGIC,
@@ -397,7 +401,7 @@ def encode_header(broker_id: int, created_at_ms: int, ulid: str) -> bytes:
         created_at_ms,
         bytes(8),
         ulid.encode("ascii"),
-        b"\0\0",
+        lane,
     )
     return content + _CRC.pack(crc32c(content))
 

@@ -101,15 +101,15 @@ def fit(log: FixedLog, candidates: Iterable[Candidate]) -> Fitting:
 def _after(
     left: Sequence[Candidate], chosen: Sequence[Waiting]
 ) -> tuple[list[Candidate], list[Candidate]]:
-    """Who may still be in a later gap, and who may not because its broker's later runs are placed.
+    """Who may still be in a later gap, and who may not because its writer's later runs are placed.
 
     Of a run that was chosen in part the rest is among the latter.
     """
     taken = {waiting.run.source.object_key: waiting for waiting in chosen}
-    newest: dict[int, str] = {}
+    newest: dict[tuple[int, int], str] = {}
     for waiting in chosen:
         source = waiting.run.source
-        newest[source.broker_id] = max(newest.get(source.broker_id, ""), source.ulid)
+        newest[source.writer] = max(newest.get(source.writer, ""), source.ulid)
     still: list[Candidate] = []
     lost: list[Candidate] = []
     for candidate in left:
@@ -119,7 +119,7 @@ def _after(
             rest = sorted(set(waiting.positions) - set(part.positions))
             if rest:
                 lost.append(candidate._replace(waiting=waiting._replace(positions=rest)))
-        elif waiting.run.source.ulid > newest.get(waiting.run.source.broker_id, ""):
+        elif waiting.run.source.ulid > newest.get(waiting.run.source.writer, ""):
             still.append(candidate)
         else:
             lost.append(candidate)

@@ -3,8 +3,8 @@
 A segment says its offsets itself; the *note* of a commit (wal/chunks/object_notes.py) says those of
 an object's batches. Around what is fixed, other runs have room, and these bounds say where:
 
-- a broker's ULIDs ascend in the order of its commits, so that a run lies behind everything that its
-  broker is known to have committed before, and in front of what it committed later;
+- a writer's ULIDs ascend in the order of its commits, so that a run lies behind everything that its
+  writer is known to have committed before, and in front of what it committed later;
 - an idempotent producer's sequences ascend in the order of the log: a batch lies behind those with
   lower sequences of its producer, and in front of those with higher ones;
 - a run lies at or above its own floor, the high watermark known when its object was sealed;
@@ -73,7 +73,7 @@ class FixedLog:
         """The greatest high watermark that anything tells of."""
         self.log_start_seen = 0
         """Everything below it had been deleted."""
-        self._bounds: Mapping[int, Bounds] = {}
+        self._bounds: Mapping[tuple[int, int], Bounds] = {}
         self._crc_of: dict[_Sequenced, int | None] = {}
         self._sources: dict[ObjectKey, list[tuple[int, int]]] = defaultdict(list)
         self._rolled_into: dict[ObjectKey, list[int]] = defaultdict(list)
@@ -138,7 +138,7 @@ class FixedLog:
 
     def take_noted(self, runs: Sequence[Run]) -> None:
         """The runs whose offsets are noted, as pieces; what they say of others, as bounds."""
-        bounds: dict[int, list[Bound]] = defaultdict(list)
+        bounds: dict[tuple[int, int], list[Bound]] = defaultdict(list)
         ends = [segment.next_offset for segment in self.segments]
         starts = [segment.base_offset for segment in self.segments]
         pieces: list[WalPiece] = []
@@ -152,9 +152,9 @@ class FixedLog:
                     start = starts[inside[0]]
                     bound = Bound(source.ulid, ends[inside[-1]], max(start, run.floor))
                 else:
-                    # What its broker committed later lies behind its floor, too.
+                    # What its writer committed later lies behind its floor, too.
                     bound = Bound(source.ulid, math.inf, run.floor)
-                bounds[source.broker_id].append(bound)
+                bounds[source.writer].append(bound)
                 continue
             placed: list[PlacedBatch] = []
             for position, outcome in zip(run.positions, run.outcomes, strict=True):
@@ -175,11 +175,11 @@ class FixedLog:
                 ]
             if not placed:
                 continue
-            bounds[source.broker_id].append(
+            bounds[source.writer].append(
                 Bound(source.ulid, placed[0].base_offset, next_offset(placed[-1]))
             )
             pieces += self._pieces_beside_segments(source, placed)
-        self._bounds = {broker: Bounds(of_broker) for broker, of_broker in bounds.items()}
+        self._bounds = {writer: Bounds(of_writer) for writer, of_writer in bounds.items()}
         self._add_noted(pieces)
         self._written = _written(self.pieces)
 
@@ -247,8 +247,8 @@ class FixedLog:
         source = waiting.run.source
         # Below the log's start it would be gone, so it is worth a place above it only.
         start, end = max(waiting.run.floor, self.log_start_seen), math.inf
-        if source.broker_id in self._bounds:
-            behind, before = self._bounds[source.broker_id].around(source.ulid)
+        if source.writer in self._bounds:
+            behind, before = self._bounds[source.writer].around(source.ulid)
             start, end = max(start, behind), min(end, before)
         for lowest, highest in (self._by_sequence(waiting), self._by_transaction(waiting)):
             if max(start, lowest) <= min(end, highest):

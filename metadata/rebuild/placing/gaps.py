@@ -60,17 +60,17 @@ class Candidate(NamedTuple):
 
 
 class Bound(NamedTuple):
-    """Where a broker's object with this ULID lies, at least roughly."""
+    """Where a writer's object with this ULID lies, at least roughly."""
 
     ulid: str
     earlier_end: float
-    """What the broker committed before ends at or below this."""
+    """What the writer committed before ends at or below this."""
     later_start: int
     """What it committed later starts at or above this."""
 
 
 class Bounds:
-    """All bounds by one broker, to be asked for any ULID."""
+    """All bounds by one writer, to be asked for any ULID."""
 
     def __init__(self, bounds: Iterable[Bound] = ()) -> None:
         by_ulid = sorted(bounds)
@@ -132,7 +132,7 @@ def follows(
         known = producers.get(producer)
         if known is None:
             if pending[producer, extent.producer_epoch, extent.base_sequence] > 0:
-                return False  # its predecessor waits, in another broker's queue
+                return False  # its predecessor waits, in another writer's queue
         elif not is_next(known, extent):
             return False
     return True

@@ -1,8 +1,8 @@
 """In which order runs without note lie that share a place: a gap, or the tail.
 
-One broker's runs lie in the order of their ULIDs. Those of several brokers are merged one by one:
+One writer's runs lie in the order of their ULIDs. Those of several are merged one by one:
 next comes a run whose floor is reached, whose producers' sequences follow what is placed, and whose
-object was stored first: an object is committed just after it is stored, and a broker commits in
+object was stored first: an object is committed just after it is stored, and a writer commits in
 order, so the latest of its objects up to this one counts. Batches that are there already are left
 out on the way.
 
@@ -24,13 +24,13 @@ class Ordered(NamedTuple):
 
     runs: Sequence[Waiting]
     competing: int
-    """How many brokers' runs fit at the first place in doubt; 0 where none is."""
+    """How many writers' runs fit at the first place in doubt; 0 where none is."""
     competing_at: int
     doubts: Sequence[str]
 
 
 def in_order(log: FixedLog, runs: Sequence[Waiting], start: int) -> Ordered:
-    """Merge the brokers' runs, from offset `start` on; each broker's come by ULID."""
+    """Merge the writers' runs, from offset `start` on; each writer's come by ULID."""
     return _Merge(log, runs, start).merged()
 
 
@@ -38,13 +38,13 @@ class _Merge:
     def __init__(self, log: FixedLog, runs: Sequence[Waiting], start: int) -> None:
         self._log = log
         self._position = start
-        self._queues: dict[int, deque[tuple[int, Waiting]]] = defaultdict(deque)
-        latest: dict[int, int] = {}
+        self._queues: dict[tuple[int, int], deque[tuple[int, Waiting]]] = defaultdict(deque)
+        latest: dict[tuple[int, int], int] = {}
         for waiting in runs:
             source = waiting.run.source
-            stored_ms = max(latest.get(source.broker_id, 0), source.stored_ms)
-            latest[source.broker_id] = stored_ms
-            self._queues[source.broker_id].append((stored_ms, waiting))
+            stored_ms = max(latest.get(source.writer, 0), source.stored_ms)
+            latest[source.writer] = stored_ms
+            self._queues[source.writer].append((stored_ms, waiting))
         self._producers = log.producers_before(start)
         self._pending = Counter(
             (extent.producer_id, extent.producer_epoch, next_sequence(extent.last_sequence))
@@ -70,8 +70,8 @@ class _Merge:
         return Ordered(ordered, competing, competing_at, self._doubts)
 
     def _take(self) -> Waiting:
-        def rank(broker: int) -> tuple[int, bool, int, str]:
-            stored_ms, head = self._queues[broker][0]
+        def rank(writer: tuple[int, int]) -> tuple[int, bool, int, str]:
+            stored_ms, head = self._queues[writer][0]
             return (
                 max(head.run.floor - self._position, 0),
                 not follows(head, self._producers, self._pending),
@@ -79,10 +79,10 @@ class _Merge:
                 head.run.source.ulid,
             )
 
-        broker = min(self._queues, key=rank)
-        waiting = self._queues[broker].popleft()[1]
-        if not self._queues[broker]:
-            del self._queues[broker]
+        writer = min(self._queues, key=rank)
+        waiting = self._queues[writer].popleft()[1]
+        if not self._queues[writer]:
+            del self._queues[writer]
         return waiting
 
     def _without_duplicates(self, waiting: Waiting) -> Waiting:

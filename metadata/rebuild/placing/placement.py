@@ -10,8 +10,8 @@
 5. What lies below a noted log start offset had been deleted, and is not brought back.
 6. What transactions are left open is ended (metadata/rebuild/placing/endings.py).
 
-One broker's objects are placed exactly by this as long as none is missing. The tails of several
-brokers interleave in a way that nobody noted; that is reported, and so is every run that was placed
+One writer's objects are placed exactly by this as long as none is missing. The tails of several
+writers interleave in a way that nobody noted; that is reported, and so is every run that was placed
 without a note, with the reason for its place.
 
 Pure functions; the result is a layout (metadata/rebuild/layout.py). Called by
@@ -142,7 +142,7 @@ class _Placement:
         if ordered.competing and self._order_is_known:
             self._order_is_known = False
             self._doubt(
-                f"the order of what {ordered.competing} brokers wrote from offset"
+                f"the order of what {ordered.competing} writers wrote from offset"
                 f" {ordered.competing_at} on is not noted; it follows the times of their uploads"
             )
         self._layout.doubts += ordered.doubts

@@ -40,6 +40,7 @@ class Bucket:
         at_s: float,
         noted: int | None = None,
         broker: int = 0,
+        lane: int = 0,
         producer: int = -1,
         sequence: int = -1,
         floor: int = 0,
@@ -70,6 +71,7 @@ class Bucket:
             object_key=wal_object_key(ulid),
             ulid=ulid,
             broker_id=broker,
+            lane=lane,
             object_bytes=1_000,
             stored_ms=STARTED_MS + int((at_s if stored_s is None else stored_s) * 1000),
             extents=[extent],
@@ -208,6 +210,16 @@ def test_the_tail_of_several_brokers_is_in_the_order_in_which_it_was_stored() ->
     plan, state = bucket.rebuilt()
     assert bucket.places(plan, state) == {0: 0, 3: 10, 1: 14, 2: 16}
     assert any("not noted" in doubt.problem for doubt in plan.report.doubts)
+
+
+def test_two_workers_of_one_broker_commit_in_no_order_of_their_ulids() -> None:
+    bucket = Bucket()
+    bucket.put(10, at_s=1, noted=0)
+    # Opened first and stored last, and the other worker did not wait for it.
+    bucket.put(2, at_s=2, lane=1, stored_s=9)
+    bucket.put(3, at_s=3, lane=2, stored_s=4)
+    plan, state = bucket.rebuilt()
+    assert bucket.places(plan, state) == {0: 0, 2: 10, 1: 13}
 
 
 def test_a_partition_without_records_goes_on_where_it_was() -> None:

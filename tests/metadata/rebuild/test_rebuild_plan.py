@@ -434,7 +434,7 @@ def test_the_tails_of_two_brokers_are_in_doubt() -> None:
     for broker in (1, 0):
         history.commit(broker)
     plan, _ = rebuilt(history)
-    assert any("order of what 2 brokers wrote" in doubt.problem for doubt in plan.report.doubts)
+    assert any("order of what 2 writers wrote" in doubt.problem for doubt in plan.report.doubts)
 
 
 def test_objects_that_would_each_come_before_the_other_are_untied_by_a_copy() -> None:

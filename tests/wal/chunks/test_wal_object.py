@@ -103,7 +103,7 @@ async def test_an_object_describes_itself(tmp_path: Path, store: MemoryStore) ->
     index = await WalObjectReader(store).verify(chunk.object_key)
     assert index.extents == chunk.plan.extents
     assert index.object_bytes == chunk.plan.object_bytes
-    assert index.header == (7, chunk.identity.opened_at_ms, chunk.identity.ulid)
+    assert index.header == (7, chunk.identity.opened_at_ms, chunk.identity.ulid, 3)
 
 
 async def test_the_index_needs_one_ranged_read_of_the_tail(
