@@ -106,7 +106,11 @@ def _deleted_acls(
 def _credentials(
     catalogue: Replica, requests: Sequence[ops.AlterScramCredential]
 ) -> Callable[[Errors], bool]:
-    """Each is as asked for, or what somebody else made of it in between."""
+    """Each is as asked for, or what somebody else made of it in between.
+
+    One that came too late to be the first waits for those that came before it: brokers that start
+    together all try to add the first user, and none may turn that user away afterwards.
+    """
     old = catalogue.scram_credentials()
 
     def is_altered(request: ops.AlterScramCredential) -> bool:
@@ -114,10 +118,12 @@ def _credentials(
         known = catalogue.scram_credentials().get(key)
         return known == request.credential or known != old.get(key)
 
-    return lambda errors: all(
-        error is not None or is_altered(request)
-        for request, error in zip(requests, errors, strict=True)
-    )
+    def is_seen(request: ops.AlterScramCredential, error: DisklessError | None) -> bool:
+        if error is None:
+            return is_altered(request)
+        return not request.is_first or bool(catalogue.scram_credentials())
+
+    return lambda errors: all(map(is_seen, requests, errors))
 
 
 def _tokens(catalogue: Replica, requests: Sequence[AlterAccessToken]) -> Callable[[Errors], bool]:
