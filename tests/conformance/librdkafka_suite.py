@@ -205,7 +205,7 @@ class LibrdkafkaSuite:
             raise SuiteError(f"{self._tests / 'test.c'} has no table of tests")
         chosen = set(run.choose(row for test in tests for row in test.rows))
         kafka = run.work / "kafka"
-        kafka_topics.install(kafka)
+        kafka_topics.install(kafka, None if run.security is None else run.security.librdkafka)
         jobs = _merged([job for test in tests for job in _jobs(test, chosen)])
         jobs.sort(key=lambda job: (job.number not in ALONE, job.number not in LONGEST))
         alone = sum(job.number in ALONE for job in jobs)

@@ -326,3 +326,15 @@ def test_their_script_for_topics_is_ours_in_other_words(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert re.search(r"127\.0\.0\.1:1\b", done.stderr)
+
+
+def test_their_script_logs_in_where_the_suite_does(tmp_path: Path) -> None:
+    words = shlex.split("--command-config f --bootstrap-server h:1 --delete --topic t")
+    told = shlex.split("topic delete t --bootstrap h:1 --command-config f")
+    assert kafka_topics.arguments_of_diskless(words) == told
+
+    kafka_topics.install(tmp_path, {"security.protocol": "sasl_ssl", "sasl.password": "p w"})
+    properties = tmp_path / "client.properties"
+    assert properties.read_text() == "security.protocol=sasl_ssl\nsasl.password=p w\n"
+    assert properties.stat().st_mode & 0o077 == 0
+    assert f"--command-config {properties}" in (tmp_path / "bin" / "kafka-topics.sh").read_text()
