@@ -9,6 +9,7 @@ Folders, each importing only those above it:
 - `apply`: records become rows
 - `replica`: log and state together; snapshots; recovery
 - `rules`: what is decided on the state, without I/O
+- `leadership`: who should lead which metadata partition, and how it gets there
 - `workers`: what a leader does by itself, again and again
 - `messages`: the operations as bytes between brokers
 - `rebuild`: a new metadata log from what the bucket holds

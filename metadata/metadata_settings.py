@@ -116,6 +116,15 @@ class CoordinatorSettings:
         "lower: more LIST requests per broker and metadata partition; higher: consumers at a "
         "follower see new records later",
     )
+    rebalance_interval_ms: int = setting(
+        "diskless.metadata.leader.rebalance.interval.ms",
+        60_000,
+        minimum=100,
+        maximum=86_400_000,
+        why="how long the broker that should lead a metadata partition must have been there before "
+        "its leader resigns to it, and how long a broker waits between two such moves; lower: "
+        "restarts move more; higher: one broker leads much for longer after a restart",
+    )
     may_lead: bool = setting(
         "diskless.coordinator.candidate",
         True,

@@ -4,9 +4,7 @@ Requests are lists, answers are lists in the same order, and an error belongs to
 returned as a value in that entry, never raised for the whole call. What a call raises is what
 concerns it as a whole: NotCoordinator, CommitFailed (nothing happened, try again),
 CommitOutcomeUnknown (repeat with the same object key).
-
-Source: KIP-1164, "Diskless coordinator API"; the segment operations are ours (design in
-docs/architecture.md, "Tiering").
+Source: KIP-1164, "Diskless coordinator API"; the segment operations are ours.
 """
 
 from collections.abc import Mapping, Sequence
@@ -478,17 +476,18 @@ class Tombstone(NamedTuple):
 
 
 class Leader(NamedTuple):
-    """Who leads a metadata partition, as its log says."""
+    """Who leads a metadata partition, as its log says; or who has resigned, and to whom."""
 
     leader_epoch: int
     broker_id: int
     host: str
     port: int
     incarnation: UUID
+    successor_id: int = -1
 
 
 class RegisteredBroker(NamedTuple):
-    """A broker of the cluster, as the catalogue knows it."""
+    """A broker of the cluster, as the catalogue knows it; `may_lead`: metadata partitions."""
 
     broker_id: Int32
     host: str
@@ -498,3 +497,4 @@ class RegisteredBroker(NamedTuple):
     endpoints: str
     """Where clients reach it, by listener; `host` and `port` are for the other brokers. Brokers
     write and read it (diskless/listeners/endpoints.py); here it is a text."""
+    may_lead: bool = True

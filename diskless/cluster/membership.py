@@ -67,6 +67,7 @@ class Membership:
             rack,
             candidate.incarnation,
             format_endpoints(endpoints),
+            candidate.may_lead,
         )
         self._interval_s = session_timeout_ms / 1000 / _BEATS_PER_SESSION
         self._sleep = sleep

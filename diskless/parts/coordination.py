@@ -47,6 +47,8 @@ from metadata.coordinator.coordinator import PartitionCoordinator
 from metadata.coordinator.metadata_partition import MetadataPartition, Worker
 from metadata.coordinator.placement import Placement
 from metadata.coordinator.sink_notes import NotePlace
+from metadata.leadership.leader_moves import MovePace
+from metadata.leadership.ranks import Ranks
 from metadata.log.local_log import LOG_DIRECTORY, LocalMetadataLog
 from metadata.log.log import MetadataLog
 from metadata.log.object_log import ObjectMetadataLog
@@ -255,7 +257,10 @@ async def _open_partitions(
             catalogue=catalogue,
         )
 
+    count = config.coordinator.metadata_partitions
     catalogue = replica(CATALOGUE, None)
+    ranks = Ranks(count, catalogue.brokers)
+    pace = MovePace(clock=base.clock, interval_ms=config.coordinator.rebalance_interval_ms)
     opened: dict[int, MetadataPartition] = {}
 
     async def open_one(index: int) -> None:
@@ -270,10 +275,11 @@ async def _open_partitions(
             retention=config.retention,
             lease_ms=config.object_log.lease_ms if base.is_shared else 0,
             note_place=note_place,
+            ranks=ranks if base.is_shared else None,
+            pace=pace if base.is_shared else None,
         )
         opened[index] = await stack.enter_async_context(partition)
 
-    count = config.coordinator.metadata_partitions
     try:
         async with asyncio.TaskGroup() as tasks:
             for index in range(count):

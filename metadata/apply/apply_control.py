@@ -98,11 +98,17 @@ def _change_leader(state: StateTransaction, record: LeaderChangeRecord) -> None:
         record.leader_epoch,
         record.broker_id,
         record.port,
+        record.successor_id,
         record.host,
         record.incarnation.bytes,
     )
     state.changes.leader = Leader(
-        record.leader_epoch, record.broker_id, record.host, record.port, record.incarnation
+        record.leader_epoch,
+        record.broker_id,
+        record.host,
+        record.port,
+        record.incarnation,
+        record.successor_id,
     )
 
 
@@ -212,6 +218,7 @@ def _register_broker(state: StateTransaction, record: BrokerRegisteredRecord) ->
         BROKERS,
         record.broker_id,
         record.port,
+        record.may_lead,
         record.host,
         record.rack,
         record.endpoints,
@@ -224,6 +231,7 @@ def _register_broker(state: StateTransaction, record: BrokerRegisteredRecord) ->
         record.rack,
         record.incarnation,
         record.endpoints,
+        record.may_lead,
     )
 
 

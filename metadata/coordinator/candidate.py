@@ -2,14 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 from uuid import UUID
 
 from metadata.operations import Leader
+from metadata.records.control import NO_BROKER
 from metadata.replica.replica import Replica
-
-RESIGNED: Final = -1
-"""Broker id of a LeaderChange by which a leader steps down: anybody may stand at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,4 +26,4 @@ class Candidate:
 def current_leader(replica: Replica) -> Leader | None:
     """The leader as far as `replica` has read; None: there was none, or it resigned."""
     leader = replica.leader
-    return None if leader is None or leader.broker_id == RESIGNED else leader
+    return None if leader is None or leader.broker_id == NO_BROKER else leader

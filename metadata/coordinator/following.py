@@ -5,8 +5,10 @@ serves reads that may be stale.
 
 When it may stand, judged by the monotonic clock from when it *saw* the last entry, which is later
 than the leader's lease began: after `lease * 1.1` plus a random share, so that candidates rarely
-collide. At once when there never was a leader, when the last one resigned, or when the last one was
-an earlier life of this broker: its data directory is locked, so that life is over.
+collide, plus a tenth of a lease for each broker that ranks before this one. At once when there
+never was a leader, when the last one resigned to this broker or to nobody, or when the last one was
+an earlier life of this broker: its data directory is locked, so that life is over. Where the last
+one resigned to another broker, after SUCCESSOR_COMES_S.
 
 Failure case: a store that cannot be reached keeps a follower following, since it must not overtake
 what it cannot see.
@@ -21,6 +23,7 @@ from typing import Final
 
 from metadata.coordinator.candidate import Candidate, current_leader
 from metadata.log.log import LEASE_MARGIN, MetadataLog
+from metadata.records.control import NO_BROKER
 from metadata.replica.replica import Replica
 from wal.clock import Clock, Sleep
 from wal.errors import Retriable
@@ -29,7 +32,11 @@ LOOKS_PER_REFRESH: Final = 20
 """A follower only looks whether the next entry is there. Now and then it lists the log: what it
 waits for may have come and been pruned while the store could not be reached."""
 
+SUCCESSOR_COMES_S: Final = 2.0
+"""How long all others wait for the successor that a leader named when it resigned."""
+
 _JITTER_OF_LEASE: Final = 0.2
+_RANK_OF_LEASE: Final = 0.1
 
 _logger = logging.getLogger(__name__)
 
@@ -43,6 +50,7 @@ class Following:
         log: MetadataLog,
         *,
         candidate: Callable[[], Candidate],
+        rank: Callable[[int], int],
         is_led: Callable[[], None],
         clock: Clock,
         rng: random.Random,
@@ -50,10 +58,14 @@ class Following:
         lease_ms: int,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        """`is_led` is called whenever the log was read to its end and has a leader."""
+        """`rank` is that of this process when the broker with that id is silent.
+
+        `is_led` is called whenever the log was read to its end and has a leader.
+        """
         self._replica = replica
         self._log = log
         self._candidate = candidate
+        self._rank = rank
         self._is_led = is_led
         self._clock = clock
         self._rng = rng
@@ -103,12 +115,15 @@ class Following:
 
     def _may_stand(self, silent_s: float, patience_s: float) -> bool:
         candidate = self._candidate()
+        last = self._replica.leader
         if not candidate.may_lead:
             return False
-        leader = current_leader(self._replica)
-        if leader is None or leader.incarnation in (
-            candidate.incarnation,
-            *candidate.past_incarnations,
-        ):
+        if last is None:
             return True
-        return silent_s >= patience_s
+        if last.broker_id == NO_BROKER:
+            is_named = last.successor_id in (NO_BROKER, candidate.broker_id)
+            return is_named or silent_s >= SUCCESSOR_COMES_S
+        if last.incarnation in (candidate.incarnation, *candidate.past_incarnations):
+            return True
+        rank_s = self._rank(last.broker_id) * _RANK_OF_LEASE * self._lease_ms / 1000
+        return silent_s >= patience_s + rank_s

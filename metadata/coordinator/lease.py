@@ -7,6 +7,8 @@ Strict reads ask for the lease after they have read: as long as it holds, nobody
 changed anything that was acknowledged before. When it has run out, an append that succeeds proves
 the same.
 
+A leader that resigns holds nothing any more from when it begins to: who stands next does not wait.
+
 Failure cases: a NoOp that the log refuses is tried again until somebody else leads.
 """
 
@@ -52,7 +54,9 @@ class Lease:
     def holds(self) -> bool:
         """Whether nobody else can lead now, without asking anybody."""
         expires_at = self._log.lease_expires_at
-        return expires_at is not None and self._clock.monotonic() < expires_at
+        if expires_at is None or self._pipeline.is_ending:
+            return False
+        return self._clock.monotonic() < expires_at
 
     async def confirm(self) -> None:
         """Return when nobody else can have led until now: by the lease, else by an append.

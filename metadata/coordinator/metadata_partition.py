@@ -4,6 +4,7 @@
     stand  --(its LeaderChange is in the log)-----------------> lead
     stand  --(somebody else's batch is there)-----------------> follow
     lead   --(deposed, or an append with an unknown outcome)---> follow
+    lead   --(resigned to the broker that should lead)---------> follow
 
 A follower applies what it reads to its replica and serves reads that may be stale. When it has seen
 nothing new for longer than any lease can last, it stands: it appends a LeaderChange at the very
@@ -28,14 +29,16 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol, Self
 
-from metadata.coordinator.candidate import RESIGNED, Candidate, current_leader
+from metadata.coordinator.candidate import Candidate, current_leader
 from metadata.coordinator.coordinator import PartitionCoordinator
 from metadata.coordinator.following import Following
 from metadata.coordinator.sink_notes import NotePlace
+from metadata.leadership.leader_moves import LeaderMoves, MovePace
+from metadata.leadership.ranks import Ranks
 from metadata.log.log import MetadataLog
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.operations import Leader
-from metadata.records.control import LeaderChangeRecord
+from metadata.records.control import NO_BROKER, LeaderChangeRecord
 from metadata.records.records import encode_record
 from metadata.replica.replica import Replica
 from metadata.retention_settings import DEFAULT_RETENTION, RetentionSettings
@@ -71,10 +74,13 @@ class MetadataPartition:
         retention: RetentionSettings = DEFAULT_RETENTION,
         lease_ms: int = 0,
         note_place: NotePlace | None = None,
+        ranks: Ranks | None = None,
+        pace: MovePace | None = None,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         """`log` is open and is closed with the partition; `lease_ms` is that of its leaders.
 
+        With `ranks` the brokers stand in their order, and with `pace` a leader moves to the first.
         `retention` is that of topics that set none; what sinks commit is noted at `note_place`.
         """
         self.replica: Final = replica
@@ -89,12 +95,15 @@ class MetadataPartition:
         self._retention = retention
         self._lease_ms = lease_ms
         self._note_place = note_place
+        self._ranks = ranks
+        self._pace = pace
         self._sleep = sleep
         self._ready = asyncio.Event()
         self._following = Following(
             replica,
             log,
             candidate=candidate,
+            rank=self._rank,
             is_led=self._ready.set,
             clock=clock,
             rng=rng,
@@ -145,7 +154,7 @@ class MetadataPartition:
     async def run(self) -> None:
         """Follow and lead in turn, until cancelled. Raises what this process cannot heal."""
         while True:
-            if self.log.lease_expires_at is None:
+            if self.log.lease_expires_at is None or self._has_resigned:
                 await self._following.follow()
             try:
                 coordinator = await self._stand()
@@ -157,7 +166,10 @@ class MetadataPartition:
             if self._is_closed:
                 return
             self._refuse_to_lose_an_own_log(deposed_by)
-            _logger.warning("metadata partition %d: deposed: %s", self.index, deposed_by)
+            if self._has_resigned:
+                _logger.info("metadata partition %d: %s", self.index, deposed_by)
+            else:
+                _logger.warning("metadata partition %d: deposed: %s", self.index, deposed_by)
 
     def _refuse_to_lose_an_own_log(self, error: Exception) -> None:
         """Nobody else writes the local log: only opening it again finds out what it holds."""
@@ -168,13 +180,24 @@ class MetadataPartition:
     def _has_rivals(self) -> bool:
         return self._lease_ms > 0
 
+    @property
+    def _has_resigned(self) -> bool:
+        """Whether the last leader has; the log does not know that, and would append for it."""
+        return self._has_rivals and self.leader is None
+
+    def _rank(self, silent: int) -> int:
+        """How many brokers stand before this one when the leader, `silent`, is not heard."""
+        if self._ranks is None:
+            return 0
+        return self._ranks.rank(self.index, self._candidate().broker_id, without=silent)
+
     # -- stand ----------------------------------------------------------------------------------
 
     async def _stand(self) -> PartitionCoordinator:
         """Become leader. Raises: NotCoordinator, CommitFailed, CommitOutcomeUnknown."""
         candidate = self._candidate()
         before = self.leader
-        await self._append_leader_change(candidate.broker_id, candidate)
+        await self._append_leader_change(self._leader_change(candidate.broker_id, candidate))
         failpoint("lead.after_log")
         await self._following.catch_up()
         _logger.info(
@@ -200,19 +223,24 @@ class MetadataPartition:
             ),
         )
 
-    async def _append_leader_change(self, broker_id: int, candidate: Candidate) -> None:
+    async def _append_leader_change(self, record: LeaderChangeRecord) -> None:
+        await self.log.lead(
+            [encode_record(record)],
+            max(self._clock.now_ms(), self.replica.image.timestamp_ms),
+            at_offset=self.replica.applied_offset,
+        )
+
+    def _leader_change(
+        self, broker_id: int, candidate: Candidate, *, successor_id: int = NO_BROKER
+    ) -> LeaderChangeRecord:
         leader = self.replica.leader
-        record = LeaderChangeRecord(
+        return LeaderChangeRecord(
             leader_epoch=1 if leader is None else leader.leader_epoch + 1,
             broker_id=broker_id,
             host=candidate.host,
             port=candidate.port,
             incarnation=candidate.incarnation,
-        )
-        await self.log.lead(
-            [encode_record(record)],
-            max(self._clock.now_ms(), self.replica.image.timestamp_ms),
-            at_offset=self.replica.applied_offset,
+            successor_id=successor_id,
         )
 
     # -- lead -----------------------------------------------------------------------------------
@@ -225,7 +253,7 @@ class MetadataPartition:
                 serving = tasks.create_task(coordinator.run(), name=f"coordinator-{self.index}")
                 workers = [
                     tasks.create_task(worker.run(), name=f"{type(worker).__name__}-{self.index}")
-                    for worker in self._workers(coordinator)
+                    for worker in (*self._workers(coordinator), *self._moves(coordinator))
                 ]
                 self.coordinator = coordinator
                 self._ready.set()
@@ -247,14 +275,52 @@ class MetadataPartition:
             self.coordinator = None
         return ended
 
+    def _moves(self, coordinator: PartitionCoordinator) -> Sequence[Worker]:
+        """What moves leadership on, where brokers are ranked."""
+        if self._ranks is None or self._pace is None:
+            return ()
+        candidate = self._candidate()
+
+        async def resign(successor_id: int) -> None:
+            record = self._leader_change(NO_BROKER, candidate, successor_id=successor_id)
+            await coordinator.pipeline.end_with(record)
+
+        return [
+            LeaderMoves(
+                self.index,
+                self._ranks,
+                self._pace,
+                broker_id=candidate.broker_id,
+                leader=lambda: self.replica.leader,
+                resign=resign,
+                clock=self._clock,
+                sleep=self._sleep,
+            )
+        ]
+
+    def _successor_id(self, broker_id: int) -> int:
+        """Who is to lead when this broker has gone."""
+        if self._ranks is None:
+            return NO_BROKER
+        ranked = self._ranks.leader(self.index, without=broker_id)
+        return NO_BROKER if ranked is None else ranked
+
     async def _resign(self, coordinator: PartitionCoordinator) -> None:
         """Let others stand at once; if it does not get through, they wait for the lease to end."""
         if not self._has_rivals or self.log.lease_expires_at is None:
             return
+        candidate = self._candidate()
         try:
             async with asyncio.timeout(_RESIGN_TIMEOUT_S):
                 await self.replica.catch_up(self.log)
-                await self._append_leader_change(RESIGNED, self._candidate())
+                if not self._has_resigned:
+                    await self._append_leader_change(
+                        self._leader_change(
+                            NO_BROKER,
+                            candidate,
+                            successor_id=self._successor_id(candidate.broker_id),
+                        )
+                    )
         except (Retriable, CommitOutcomeUnknown, TimeoutError) as error:
             _logger.warning("metadata partition %d: could not resign: %s", self.index, error)
 

@@ -22,6 +22,10 @@ with an unknown outcome, or when the log says that somebody else writes it now, 
 `run` raises, its callers get CommitOutcomeUnknown or NotCoordinator, and the next leader finds out
 by replay what became durable. Replay and live operation share `RecordApplier`.
 
+A leader that resigns ends with a record (`end_with`): what was asked before it is answered as ever,
+what was not decided by then is NotCoordinator, and strict reads are not answered from the moment at
+which another broker may come to lead.
+
 An operation without records (an answer that was known, a refusal) still waits its turn behind what
 it was decided on: its answer may rest on something pending.
 
@@ -36,7 +40,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from metadata.log.log import MetadataLog, MetadataRecordBatch
 from metadata.metadata_settings import CoordinatorSettings
-from metadata.records.records import SegmentCommittedRecord, encode_record
+from metadata.records.records import MetadataRecord, SegmentCommittedRecord, encode_record
 from metadata.replica.replica import Replica
 from metadata.rules.commit import Decision
 from metadata.state.file_queries import look_up
@@ -77,6 +81,8 @@ class _Operation:
     closed: Callable[[SpeculativeView], Sequence[ClosedKey]] | None = None
     row_count: int = 0
     """What it walks while it decides, where that may be much."""
+    is_last: bool = False
+    """Nothing is decided behind it, unless it fails."""
 
 
 @dataclass(slots=True, eq=False)
@@ -134,6 +140,7 @@ class Pipeline:
         self._in_flight: dict[int, _Group] = {}
         self._deciding: list[_Operation] = []
         self._stopped: DisklessError | None = None
+        self._is_ending = False
         self._tasks: list[asyncio.Task[None]] = []
         self._ended = asyncio.Event()
         self._last_time_ms = replica.image.timestamp_ms
@@ -215,6 +222,31 @@ class Pipeline:
             self.refuse_when_stopped()
         return await answer
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether its last record is under way: another broker may lead from any moment on."""
+        return self._is_ending
+
+    async def end_with(self, record: MetadataRecord) -> None:
+        """Append `record` behind all that was decided; what comes later waits until `run` ends.
+
+        Raises: CommitFailed, Overloaded (nothing happened, and it goes on), NotCoordinator,
+        CommitOutcomeUnknown.
+        """
+        self.refuse_when_stopped()
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._is_ending = True
+        try:
+            await self._waiting.put(
+                _Operation(lambda *_: Decision((record,), None), answer, is_last=True)
+            )
+            if not answer.done():
+                self.refuse_when_stopped()
+            await answer
+        except (CommitFailed, Overloaded):
+            self._is_ending = False
+            raise
+
     def refuse_when_stopped(self) -> None:
         """Raises NotCoordinator."""
         if self._stopped is not None:
@@ -230,6 +262,7 @@ class Pipeline:
             row_count = operations[-1].row_count
             while (
                 not self._waiting.empty()
+                and not operations[-1].is_last
                 and len(operations) < self._settings.group_records_max
                 and row_count < GROUP_ROWS_MAX
             ):
@@ -245,6 +278,8 @@ class Pipeline:
             self._deciding = []
             self._in_flight[number] = group
             self._decided.put_nowait(group)
+            if operations[-1].is_last and await _is_done(operations[-1].answer):
+                return
 
     async def _look_up(self, operations: Sequence[_Operation]) -> None:
         """Make the view answer everything that `operations` will ask, without any waiting.
@@ -392,3 +427,9 @@ class Pipeline:
                 group.answer()
             for _ in appended:
                 self._appended.task_done()
+
+
+async def _is_done(answer: asyncio.Future[Any]) -> bool:
+    """Whether what was asked has happened, or may have; nobody may be waiting for it any more."""
+    await asyncio.wait([answer])
+    return answer.cancelled() or answer.exception() is None

@@ -5,13 +5,14 @@ They are framed and encoded like all metadata records (metadata/records/records.
 metadata/apply/apply_control.py. KIP-1164 needs each of them and defines none.
 
     1005 LeaderChange        LeaderEpoch int32, BrokerId int32, Host string, Port int32,
-                             Incarnation uuid
+                             Incarnation uuid, SuccessorId int32
     1006 PartitionsAssigned  TopicId uuid, Name string, FirstPartition int32, Coordinators []int32
     1007 FileHandedOver      ObjectKey string, ObjectFormat int8, FileSize int64, OwnerIds []int32
     1008 FilesTombstoned     ObjectKeys []string
     1009 ProducersExpired    BeforeMs int64, Limit int32
     1010 NoOp                LeaderEpoch int32
-    1011 BrokerRegistered    BrokerId int32, Host string, Port int32, Rack string, Incarnation uuid
+    1011 BrokerRegistered    BrokerId int32, Host string, Port int32, Rack string, Incarnation uuid,
+                             Endpoints string, MayLead int8
     1012 BrokerUnregistered  BrokerId int32
     1013 RowsSwept           Limit int32
     1014 ClientQuotas        Entity [] Type string, IsDefault int8, Name string (by type),
@@ -30,6 +31,9 @@ from metadata.operations import QuotaEntity
 from wal.coordinates import ObjectKey
 from wal.wire.fields import INT8, NO_TAGS, FieldReader, compact_string, uvarint
 from wal.wire.layouts import Field, Int8, Int32
+
+NO_BROKER: Final = -1
+"""In the place of a broker id: nobody. As a leader: the last one has resigned."""
 
 QUOTA_ENTITY_PARTS_MAX: Final = 8
 """More than there are types."""
@@ -79,6 +83,8 @@ class LeaderChangeRecord:
     port: Int32
     incarnation: UUID
     """Tells two lives of one broker apart."""
+    successor_id: Int32 = NO_BROKER
+    """Of a leader that resigns: the broker that leads next, if it can; -1: nobody is named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +148,8 @@ class BrokerRegisteredRecord:
     incarnation: UUID
     endpoints: str
     """Where clients reach it: `NAME://host:port` of each listener, separated by commas."""
+    may_lead: bool
+    """Whether it stands for the leadership of metadata partitions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

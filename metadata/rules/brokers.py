@@ -24,6 +24,7 @@ def decide_register_broker(view: SpeculativeView, broker: RegisteredBroker) -> D
         rack=broker.rack,
         incarnation=broker.incarnation,
         endpoints=broker.endpoints,
+        may_lead=broker.may_lead,
     )
     return Decision((record,), None)
 

@@ -451,11 +451,11 @@ def load_image(connection: Connection, image: CommittedImage) -> None:
         image.rewrites[partitions[partition_id]] = RewriteState(*rewrite)
     for _, next_producer_id, _ in rows(schema.PRODUCER_IDS):
         image.next_producer_id = next_producer_id
-    for _, leader_epoch, leader_id, port, host, incarnation, _ in rows(schema.LEADERSHIP):
-        image.leader = Leader(leader_epoch, leader_id, host, port, UUID(bytes=incarnation))
-    for broker_id, port, host, rack, endpoints, incarnation, _ in rows(schema.BROKERS):
+    for _, epoch, leader_id, port, successor_id, host, incarnation, _ in rows(schema.LEADERSHIP):
+        image.leader = Leader(epoch, leader_id, host, port, UUID(bytes=incarnation), successor_id)
+    for broker_id, port, may_lead, host, rack, endpoints, incarnation, _ in rows(schema.BROKERS):
         image.brokers[broker_id] = RegisteredBroker(
-            broker_id, host, port, rack, UUID(bytes=incarnation), endpoints
+            broker_id, host, port, rack, UUID(bytes=incarnation), endpoints, bool(may_lead)
         )
     image.quotas = _quotas(rows(schema.CLIENT_QUOTAS))
     image.acls = frozenset(map(schema.acl_of, rows(schema.ACLS)))

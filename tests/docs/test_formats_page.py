@@ -430,9 +430,16 @@ RECORDS: Final[dict[str, tuple[records.MetadataRecord, dict[str, Any]]]] = {
     ),
     "1005 LeaderChange": (
         control.LeaderChangeRecord(
-            leader_epoch=1, broker_id=2, host="h", port=3, incarnation=TOPIC
+            leader_epoch=1, broker_id=2, host="h", port=3, incarnation=TOPIC, successor_id=4
         ),
-        {"LeaderEpoch": 1, "BrokerId": 2, "Host": "h", "Port": 3, "Incarnation": TOPIC},
+        {
+            "LeaderEpoch": 1,
+            "BrokerId": 2,
+            "Host": "h",
+            "Port": 3,
+            "Incarnation": TOPIC,
+            "SuccessorId": 4,
+        },
     ),
     "1006 PartitionsAssigned": (
         control.PartitionsAssignedRecord(
@@ -461,7 +468,13 @@ RECORDS: Final[dict[str, tuple[records.MetadataRecord, dict[str, Any]]]] = {
     "1010 NoOp": (control.NoOpRecord(leader_epoch=1), {"LeaderEpoch": 1}),
     "1011 BrokerRegistered": (
         control.BrokerRegisteredRecord(
-            broker_id=1, host="h", port=2, rack="r", incarnation=TOPIC, endpoints="A://h:3"
+            broker_id=1,
+            host="h",
+            port=2,
+            rack="r",
+            incarnation=TOPIC,
+            endpoints="A://h:3",
+            may_lead=True,
         ),
         {
             "BrokerId": 1,
@@ -470,6 +483,7 @@ RECORDS: Final[dict[str, tuple[records.MetadataRecord, dict[str, Any]]]] = {
             "Rack": "r",
             "Incarnation": TOPIC,
             "Endpoints": "A://h:3",
+            "MayLead": 1,
         },
     ),
     "1012 BrokerUnregistered": (control.BrokerUnregisteredRecord(broker_id=1), {"BrokerId": 1}),

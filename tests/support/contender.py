@@ -12,7 +12,7 @@ requests and its sleeping, as SIGSTOP stops a process, until `go_on`.
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final, Self
@@ -21,9 +21,12 @@ from uuid import UUID
 from metadata.coordinator.candidate import Candidate
 from metadata.coordinator.coordinator import PartitionCoordinator
 from metadata.coordinator.metadata_partition import MetadataPartition, Worker
+from metadata.leadership.leader_moves import MovePace
+from metadata.leadership.ranks import Ranks
 from metadata.log.log import MetadataLog
 from metadata.log.object_log import ObjectLogSettings, ObjectMetadataLog
 from metadata.metadata_settings import CoordinatorSettings
+from metadata.operations import RegisteredBroker
 from metadata.replica.replica import Replica
 from metadata.replica.snapshots import SnapshotStore
 from tests.support.stepped_store import Fate, SteppedStore, Steps
@@ -31,6 +34,7 @@ from wal.clock import ManualClock
 from wal.stores.object_store import ObjectStore
 
 LEASE_MS: Final = 10_000
+MOVE_INTERVAL_MS: Final = 60_000
 DEADLINE_S: Final = 120
 _TICK_S: Final = 0.002
 
@@ -59,7 +63,9 @@ class Contender:
         may_lead: bool = True,
         workers: Callable[[PartitionCoordinator], Sequence[Worker]] = lambda _: (),
         settings: CoordinatorSettings | None = None,
+        registered: Callable[[], Mapping[int, RegisteredBroker]] | None = None,
     ) -> None:
+        """`registered` are the brokers among which leadership is ranked and moves."""
         self.steps = Steps()
         self.clock = clock
         self._store = SteppedStore(store, self.steps)
@@ -68,6 +74,8 @@ class Contender:
         self._rng = random.Random(broker_id)
         self._settings = settings or CoordinatorSettings(state_readers=1, follow_interval_ms=1)
         self._workers = workers
+        self._ranks = None if registered is None else Ranks(1, registered)
+        self._pace = MovePace(clock=clock, interval_ms=MOVE_INTERVAL_MS)
         self._stack = AsyncExitStack()
         self._may_run = asyncio.Event()
         self._may_run.set()
@@ -115,6 +123,8 @@ class Contender:
             rng=self._rng,
             settings=self._settings,
             lease_ms=LEASE_MS,
+            ranks=self._ranks,
+            pace=self._pace,
             sleep=self._sleep,
         )
         await self._stack.enter_async_context(self.partition)

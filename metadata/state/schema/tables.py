@@ -53,7 +53,7 @@ from metadata.state.schema.transactions import TRANSACTION_TABLES
 from metadata.state.state_hash import RowChecksum
 from wal.coordinates import TopicIdPartition
 
-STATE_VERSION: Final = 18
+STATE_VERSION: Final = 19
 """Changes with anything that changes tables or what `apply` makes of a record (also the coalescing
 rule); a state of another version is set aside and rebuilt from the metadata log."""
 
@@ -207,14 +207,14 @@ ASSIGNMENTS: Final = StateTable(
 LEADERSHIP: Final = StateTable(
     12,
     "leadership",
-    ["id", "leader_epoch", "broker_id", "port"],
+    ["id", "leader_epoch", "broker_id", "port", "successor_id"],
     [("host", String), ("incarnation", LargeBinary)],
     key=["id"],
 )
 BROKERS: Final = StateTable(
     13,
     "brokers",
-    ["broker_id", "port"],
+    ["broker_id", "port", "may_lead"],
     [
         ("host", String),
         ("rack", String),

@@ -172,16 +172,28 @@ async def test_a_known_key_is_not_tombstoned(tmp_path: Path) -> None:
 async def test_brokers_come_and_go(tmp_path: Path) -> None:
     replica = await replayed(tmp_path)
     register = BrokerRegisteredRecord(
-        broker_id=4, host="a", port=1, rack="r", incarnation=LIFE, endpoints="X://a:2"
+        broker_id=4,
+        host="a",
+        port=1,
+        rack="r",
+        incarnation=LIFE,
+        endpoints="X://a:2",
+        may_lead=True,
     )
     async with replica.state:
         await replica.apply(register)
         await replica.apply(
             BrokerRegisteredRecord(
-                broker_id=4, host="b", port=2, rack="", incarnation=LIFE, endpoints="X://b:3"
+                broker_id=4,
+                host="b",
+                port=2,
+                rack="",
+                incarnation=LIFE,
+                endpoints="X://b:3",
+                may_lead=False,
             )
         )
-        assert replica.image.brokers == {4: RegisteredBroker(4, "b", 2, "", LIFE, "X://b:3")}
+        assert replica.image.brokers == {4: RegisteredBroker(4, "b", 2, "", LIFE, "X://b:3", False)}
         await replica.check()
         await replica.apply(BrokerUnregisteredRecord(broker_id=4))
         assert replica.image.brokers == {}

@@ -118,9 +118,9 @@ GOLDEN: list[tuple[MetadataRecord, str]] = [
     ),
     (
         control.LeaderChangeRecord(
-            leader_epoch=3, broker_id=2, host="h", port=9092, incarnation=LIFE
+            leader_epoch=3, broker_id=2, host="h", port=9092, incarnation=LIFE, successor_id=-1
         ),
-        "01 ed07 00 00000003 00000002 0268 00002384" + LIFE_HEX + "00",
+        "01 ed07 00 00000003 00000002 0268 00002384" + LIFE_HEX + "ffffffff 00",
     ),
     (
         control.PartitionsAssignedRecord(
@@ -142,15 +142,27 @@ GOLDEN: list[tuple[MetadataRecord, str]] = [
     (control.NoOpRecord(leader_epoch=4), "01 f207 00 00000004 00"),
     (
         control.BrokerRegisteredRecord(
-            broker_id=2, host="h", port=9092, rack="r", incarnation=LIFE, endpoints="X"
+            broker_id=2,
+            host="h",
+            port=9092,
+            rack="r",
+            incarnation=LIFE,
+            endpoints="X",
+            may_lead=True,
         ),
-        "01 f307 00 00000002 0268 00002384 0272" + LIFE_HEX + "0258 00",
+        "01 f307 00 00000002 0268 00002384 0272" + LIFE_HEX + "0258 01 00",
     ),
     (  # an empty string is not none
         control.BrokerRegisteredRecord(
-            broker_id=2, host="", port=0, rack="", incarnation=LIFE, endpoints=""
+            broker_id=2,
+            host="",
+            port=0,
+            rack="",
+            incarnation=LIFE,
+            endpoints="",
+            may_lead=False,
         ),
-        "01 f307 00 00000002 01 00000000 01" + LIFE_HEX + "01 00",
+        "01 f307 00 00000002 01 00000000 01" + LIFE_HEX + "01 00 00",
     ),
     (control.BrokerUnregisteredRecord(broker_id=2), "01 f407 00 00000002 00"),
     (control.RowsSweptRecord(limit=500), "01 f507 00 000001f4 00"),
