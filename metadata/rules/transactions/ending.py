@@ -9,8 +9,8 @@ What goes with the decision:
 
 - an end with version 1 of transactions leaves the epoch; one with version 2, and an abort that
   nobody asked for with the producer's own epoch, goes one up;
-- where no epoch is left to go up to, the producer of version 2 gets a fresh producer id with the
-  completion; an aborted producer gets one when it asks (metadata/rules/transactions/producers.py).
+- where no epoch is left to go up to, a producer that may ask again gets a fresh producer id with
+  the completion; another one when it asks (metadata/rules/transactions/producers.py).
 
 A request that is repeated is answered as it was, once the transaction is completed. Until then it
 is ConcurrentTransactions, which clients repeat. Source: Kafka's rules for EndTxn, KIP-890.
@@ -109,6 +109,7 @@ def abort_now(
     transaction: Transaction,
     *,
     last_epoch: int = NO_PRODUCER_EPOCH,
+    next_producer_id: int = NO_PRODUCER_ID,
     now_ms: int,
     coordinator_epoch: int,
 ) -> Sequence[MetadataRecord]:
@@ -117,6 +118,7 @@ def abort_now(
         is_commit=False,
         producer_epoch=transaction.producer_epoch + 1,
         last_epoch=last_epoch,
+        next_producer_id=next_producer_id,
         now_ms=now_ms,
         coordinator_epoch=coordinator_epoch,
     )

@@ -7,6 +7,7 @@ it may have asked before and lost the answer, so the pair that led to the presen
 answer.
 
 Epochs are given up to EPOCH_MAX. The one above only fences: then the id gets a fresh producer id.
+A producer that goes on gets that with the abort, so that no answer to it has the epoch above.
 
 Source: Kafka's rules for InitProducerId, KIP-360.
 """
@@ -32,6 +33,7 @@ from metadata.state.transactions import transitions
 from metadata.transaction_operations import (
     EPOCH_MAX,
     NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
     InitializedProducer,
     InitProducer,
     Transaction,
@@ -63,11 +65,15 @@ def decide_init_producer(
     pair = Pair(asked.producer_id, asked.producer_epoch)
     records: list[MetadataRecord] = []
     if known is not None and known.state == TransactionState.ONGOING:
-        last_epoch = known.producer_epoch if pair == pair_of(known) else NO_PRODUCER_EPOCH
+        goes_on = pair == pair_of(known)
+        is_last_epoch = known.producer_epoch >= EPOCH_MAX
         records += abort_now(
             view,
             known,
-            last_epoch=last_epoch,
+            last_epoch=known.producer_epoch if goes_on else NO_PRODUCER_EPOCH,
+            next_producer_id=asked.fresh_producer_id
+            if goes_on and is_last_epoch
+            else NO_PRODUCER_ID,
             now_ms=now_ms,
             coordinator_epoch=coordinator_epoch,
         )

@@ -353,6 +353,21 @@ async def test_where_no_epoch_is_left_there_is_a_fresh_producer(
     assert await at.add(partition) == (2, None)
 
 
+async def test_nobody_is_given_the_epoch_that_only_fences(at: TransactionBench) -> None:
+    partition = await at.bench.partition()
+    await at.init()
+    await raise_epoch(at, EPOCH_MAX)
+    last = at.pair
+    await at.add(partition, at=THERE)
+    assert kind(await at.init(last)) is ConcurrentTransactions
+    fresh = at.fresh
+    await at.asked.complete(NAME, 1)
+    # It has not heard of its abort, and asks for one.
+    assert await at.end(pair=last, is_commit=False) == (1, True, None, fresh, 0)
+    assert await at.init(last) == (fresh, 0, None)
+    assert await at.add(partition, pair=(fresh, 0)) == (2, None)
+
+
 async def raise_epoch(at: TransactionBench, epoch: int) -> None:
     """By the image: as many starts would take a while."""
     ids = at.replica.image.transactions.ids
