@@ -445,10 +445,12 @@ class Bank:
     def told(self) -> str:
         """What happened, in one line."""
         outcomes = Counter(transfer.outcome.value for transfer in self.transfers())
-        said = Counter(event["event"] for one in self._programs for event in one.events)
+        events = [event for one in self._programs for event in one.events]
+        said = Counter(event["event"] for event in events)
+        why = Counter(event["why"] for event in events if event["event"] == "failed")
         return (
-            f"{dict(outcomes)} transfers, {len(self._balances)} balances, {said['failed']} failed, "
-            f"{said['fenced']} fenced; {dict(self.troubles)}"
+            f"{dict(outcomes)} transfers, {len(self._balances)} balances, {said['failed']} failed "
+            f"({dict(why)}), {said['fenced']} fenced; {dict(self.troubles)}"
         )
 
     # Staff
