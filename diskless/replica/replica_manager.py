@@ -194,6 +194,7 @@ class ReplicaManager:
                 valid, needed = self._checked(request, position, rules, now_ms)
                 if numbered is not None:
                     number = _number_of(valid, rules.topic, numbered)
+                    valid = valid._replace(number_asked_ms=now_ms)
             except DisklessError as error:
                 self.batches_rejected += 1
                 request.produce.settle(position, BatchCommit(error=detached(error)))

@@ -220,6 +220,7 @@ class Setting:
         metadata_topic = MetadataTopic(self.logs)
         self.lanes = BatchLanes(self.pool, InflationBudget(1 << 28), begin=self._begin_work)
         self.numbers = HeldNumbers()
+        self.clock = ManualClock(NOW_MS)
         self.door = threading.Event()
         self.door.set()
         self.granted_bytes = 1 << 30
@@ -230,7 +231,7 @@ class Setting:
             write_loop=cast(WriteLoop, self.write_loop),
             reader=cast(BatchReader, self.reader),
             search=cast(TimestampSearch, None),
-            clock=ManualClock(NOW_MS),
+            clock=self.clock,
             fetch_max_bytes=1 << 20,
             lanes=self.lanes,
             numbers=self.numbers,

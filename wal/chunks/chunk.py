@@ -66,7 +66,7 @@ from wal.clock import Clock
 from wal.coordinates import NO_TRANSACTION, ObjectKey, TopicIdPartition
 from wal.crc import Buffer, crc32c
 from wal.disk import SYSTEM_DISK, Disk, write_vectors
-from wal.errors import AppendTooLarge, CorruptChunk, StorageFailed
+from wal.errors import AppendTooLarge, CorruptChunk, Overloaded, StorageFailed
 from wal.records.record_batch import BatchHeader
 from wal.ulid import ULID_CHARS, mint_ulid, wal_object_key
 
@@ -93,6 +93,16 @@ COMMITTED: Final = 3
 _SALT: Final = struct.Struct(">Q")
 
 
+NUMBER_AGE_MAX_MS: Final = 15 * 60_000
+"""A chunk takes no batch whose transaction number was asked for so long before it was opened.
+
+A transaction's end is remembered for some time (metadata/rules/transactions/parts.py), and a chunk
+is committed within some time after it was opened. This is the time between: however long a process
+stands still, and wherever, no batch comes so late that its transaction is not remembered.
+"""
+_NEVER_MS: Final = 1 << 62
+
+
 class PendingBatch(NamedTuple):
     """One validated RecordBatch on its way into a chunk.
 
@@ -109,6 +119,8 @@ class PendingBatch(NamedTuple):
     """Whatever its owner needs to find who waits for it; never looked at here."""
     transaction_number: int = NO_TRANSACTION
     """Which transaction of its producer it belongs to."""
+    number_asked_ms: int = _NEVER_MS
+    """Wall time before that number was asked for; when it is NO_TRANSACTION, never."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,17 +295,20 @@ class ChunkWriter:
     def append(self, batches: Sequence[PendingBatch]) -> None:
         """Append a group: all of its batches are in the chunk when this returns, else none.
 
-        Raises: AppendTooLarge (the chunk is as it was), StorageFailed (it takes no more appends;
-        what was in it before stays good).
+        Raises: AppendTooLarge, Overloaded (the chunk is as it was), StorageFailed (it takes no
+        more appends; what was in it before stays good).
         """
         if not self.is_appendable:
             raise StorageFailed(f"{self.paths.idx}: an earlier append failed")
         threshold = self.append_threshold
         offset = self.data_bytes
+        asked_before_ms = self.identity.opened_at_ms - NUMBER_AGE_MAX_MS
         topic_ids: dict[bytes, UUID] = {}
         data: list[memoryview] = []
         rows: list[bytes] = []
-        for partition, header, timestamp_type, request_id, payload, _, number in batches:
+        for partition, header, timestamp_type, request_id, payload, _, number, asked_ms in batches:
+            if asked_ms < asked_before_ms:
+                raise Overloaded("a batch of a transaction waited too long for a chunk")
             length = header.length_bytes
             if payload.length_bytes > min(length, threshold):
                 raise AppendTooLarge(

@@ -20,15 +20,15 @@ Invariants:
 - Payloads are the loop's from acceptance on, and released exactly once: after the write that used
   them returned, also when the task is cancelled meanwhile (a thread cannot be cancelled, so its
   end is awaited first). When `append_nowait` raises, they are still the caller's.
-- A chunk seals in time although nothing else is appended: the loop sleeps until the policy's time
-  at the latest, and there is nothing else to wait for than what `look_again` tells of.
+- A chunk seals in time although nothing else is appended: the loop sleeps until then at the latest.
 
 Failure cases: an append that the disk refuses fails its batches with StorageFailed and seals the
 chunk with what was in it before; the next append tries a new chunk, so a full disk heals by
-itself. A chunk whose files somebody deleted fails with ChunkLost when it is sealed. A chunk
-directory that is gone and cannot be made anew ends the loop, and the broker, with DirectoryLost.
-When `run` is cancelled, queued batches fail with StorageFailed (they are in no chunk); those in the
-open chunk fail with CommitOutcomeUnknown, because a restart will recover that chunk and commit it.
+itself. Where a number waited too long for its chunk, the append fails with Overloaded. A chunk
+whose files somebody deleted fails with ChunkLost when it is sealed. A chunk directory that is gone
+and cannot be made anew ends the loop, and the broker, with DirectoryLost. When `run` is cancelled,
+queued batches fail with StorageFailed (they are in no chunk); those in the open chunk fail with
+CommitOutcomeUnknown, because a restart will recover that chunk and commit it.
 """
 
 import asyncio
@@ -459,7 +459,7 @@ def _write(
         if group:
             try:
                 writer = _append_to(writer, directory, group)
-            except (StorageFailed, AppendTooLarge) as error:
+            except (StorageFailed, Overloaded, AppendTooLarge) as error:
                 refused = error
             else:
                 is_appended = True

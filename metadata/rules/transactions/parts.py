@@ -25,6 +25,7 @@ from metadata.transaction_operations import (
     ClosedTransaction,
     EndParts,
 )
+from wal.chunks.chunk import NUMBER_AGE_MAX_MS
 from wal.coordinates import NO_TRANSACTION, TopicIdPartition
 from wal.errors import InvalidTransactionState
 
@@ -130,10 +131,12 @@ def _end_partition(
 def closed_retention_ms(settings: CoordinatorSettings) -> int:
     """How long a closed number is kept, so that no batch of its transaction opens it again.
 
-    A batch is at most as old as its object may be, and its transaction at most as old as it may be
-    open; twice that, since clocks differ. As long as producers are known, at least.
+    Whoever has the number asked for it while the transaction was open. A broker keeps it for no
+    longer than that may be, the chunk of the batch is opened NUMBER_AGE_MAX_MS later at most, and
+    committed before its object is too old; twice that, since clocks differ. As long as producers
+    are known, at least. So where no number is known as closed, none was that a batch can have.
     """
-    late_ms = settings.max_commit_age_ms + settings.transaction_max_timeout_ms
+    late_ms = settings.transaction_max_timeout_ms + NUMBER_AGE_MAX_MS + settings.max_commit_age_ms
     return max(settings.producer_expiration_ms, 2 * late_ms)
 
 

@@ -60,8 +60,11 @@ async def test_a_request_asks_once_and_its_batches_get_the_number(setting: Setti
     future = setting.append(*(batch(setting, index) for index in range(3)), transactional_id="id")
     assert setting.numbers.asked == [JoinTransaction("id", 9, 3, [P0, P1, P2])]
     assert appended(setting) == []
+    setting.clock.advance(60)
     await setting.numbers.answer(41)
     assert appended(setting) == [(0, 0, 41), (1, 0, 41), (2, 0, 41)]
+    # By that a chunk knows those that come too late for it.
+    assert {one.number_asked_ms for one in setting.write_loop.batches} == {NOW_MS}
     for index in range(3):
         setting.write_loop.settle(index, done(index))
     assert [result.base_offset for result in await future] == [0, 1, 2]

@@ -212,7 +212,7 @@ async def test_closed_numbers_are_forgotten_when_nothing_can_come_late(
         ended = [EndParts(1, 0, number, True, 0, [place], ["g"])]
         assert await asked.end_parts(ended) == [None]
     retention_ms = closed_retention_ms(SETTINGS)
-    assert retention_ms == 2 * (15 + 15) * 60_000
+    assert retention_ms == 2 * (15 + 15 + 15) * 60_000
     bench.clock.advance(retention_ms / 1000)
     assert await expiry_of(bench).pass_once() == 0
     (late,) = await bench.commit(*of_transaction(partition, 1))

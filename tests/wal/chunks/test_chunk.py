@@ -24,6 +24,7 @@ from wal.chunks.buffer import BufferPool, ChainBuilder
 from wal.chunks.chunk import (
     BATCHES,
     CHUNK_HEADER_BYTES,
+    NUMBER_AGE_MAX_MS,
     RECORD_CRC,
     RECORD_HEAD,
     RECORD_HEAD_BYTES,
@@ -34,7 +35,7 @@ from wal.chunks.chunk_batches import BATCH_ROW
 from wal.chunks.chunk_scan import scan_chunk
 from wal.crc import crc32c
 from wal.disk import IOV_MAX
-from wal.errors import AppendTooLarge, CorruptChunk, StorageFailed
+from wal.errors import AppendTooLarge, CorruptChunk, Overloaded, StorageFailed
 from wal.fd_cache import FdCache
 from wal.records.record_batch import parse_header
 
@@ -46,6 +47,20 @@ def pool() -> BufferPool:
 
 def sizes(paths: ChunkPaths) -> list[int]:
     return [os.stat(path).st_size for path in (paths.data, paths.idx)]
+
+
+def test_a_chunk_takes_no_batch_whose_transaction_may_be_forgotten(
+    tmp_path: Path, pool: BufferPool
+) -> None:
+    writer = open_writer(tmp_path)
+    asked_ms = writer.identity.opened_at_ms - NUMBER_AGE_MAX_MS
+    numbered = pending(pool)._replace(transaction_number=1)
+    with pytest.raises(Overloaded):
+        writer.append([pending(pool), numbered._replace(number_asked_ms=asked_ms - 1)])
+    assert writer.batch_count == 0
+    writer.append([pending(pool), numbered._replace(number_asked_ms=asked_ms)])
+    assert writer.batch_count == 2
+    writer.close()
 
 
 def test_an_append_lays_batches_back_to_back_and_indexes_each(

@@ -344,6 +344,17 @@ async def test_a_full_queue_refuses_until_it_is_drained(tmp_path: Path) -> None:
         await rig.loop.flush()
 
 
+async def test_a_batch_that_waited_too_long_for_a_chunk_fails_and_others_go_on(
+    tmp_path: Path,
+) -> None:
+    async with running(Rig(tmp_path)) as rig:
+        rig.loop.append_nowait([one._replace(number_asked_ms=0) for one in rig.batches(1)])
+        await rig.loop.flush()
+        rig.loop.append_nowait(rig.batches(1))
+        await rig.loop.flush()
+        assert rig.outcomes.of_token == {0: ["Overloaded"], 1: ["sealed"]}
+
+
 async def test_a_call_of_more_batches_than_a_commit_may_hold_is_refused(tmp_path: Path) -> None:
     settings = replace(SETTINGS, chunk_max_batches=3)
     async with running(Rig(tmp_path, settings=settings)) as rig:
