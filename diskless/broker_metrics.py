@@ -328,8 +328,7 @@ def _partition_metrics(parts: BrokerParts) -> Sequence[MetricSource]:
     """Metrics of metadata partitions: who leads, what was read, what was cleaned up.
 
     All have the label `partition`, a metadata partition. What workers of a leader count begins anew
-    whenever this broker comes to lead, and stays at its last value when it does not lead any more;
-    for counters that is a restart like any other.
+    whenever this broker comes to lead, and stays at its last value afterwards: a restart like any.
     """
 
     def partition(
@@ -384,6 +383,11 @@ def _partition_metrics(parts: BrokerParts) -> Sequence[MetricSource]:
             "diskless_metadata_lease_seconds",
             "What is left of this leader's lease; only where others could lead",
             lease_left_s,
+        ),
+        partition(
+            "diskless_metadata_fed",
+            "Whether the leader feeds this broker, where it follows",
+            lambda it: None if it.coordinator is not None else float(it.is_fed),
         ),
         partition(
             "diskless_metadata_log_start_offset",

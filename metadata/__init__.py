@@ -17,7 +17,7 @@ Folders, each importing only those above it:
 - `clients`: how brokers ask the coordinators
 
 What all of them use stands here: `operations` (the coordinator's operations as values), `rewrites`,
-`table_operations`, `sink_operations` and `transaction_operations` (those about rewriting segments,
-about tables, sinks and transactions), `acls`, `access_tokens`, `metadata_settings`,
-`retention_settings`.
+`table_operations`, `sink_operations`, `transaction_operations` and `feed_operations` (those about
+rewriting segments, about tables, sinks, transactions, and followers of a log), `acls`,
+`access_tokens`, `metadata_settings`, `retention_settings`.
 """

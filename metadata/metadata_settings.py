@@ -112,9 +112,9 @@ class CoordinatorSettings:
         500,
         minimum=1,
         maximum=60_000,
-        why="how often a broker looks for what the leader of an object metadata log has appended; "
-        "lower: more LIST requests per broker and metadata partition; higher: consumers at a "
-        "follower see new records later",
+        why="how often a broker that is not fed by the leader of an object metadata log looks for "
+        "what it has appended; lower: more requests per broker and metadata partition; higher: "
+        "consumers there see new records later",
     )
     rebalance_interval_ms: int = setting(
         "diskless.metadata.leader.rebalance.interval.ms",

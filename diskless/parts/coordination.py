@@ -40,11 +40,12 @@ from diskless.topics.noted_facts import NotedFacts
 from diskless.transactions.transaction_ends import transaction_ends
 from diskless.transactions.transaction_numbers import TransactionNumbers
 from diskless.transactions.transaction_router import TransactionRouter
+from metadata.clients.feed_connections import FeedConnections
 from metadata.clients.local_client import LocalClient
 from metadata.clients.routed_client import RoutedClient
 from metadata.coordinator.candidate import Candidate
 from metadata.coordinator.coordinator import PartitionCoordinator
-from metadata.coordinator.metadata_partition import MetadataPartition, Worker
+from metadata.coordinator.metadata_partition import MetadataPartition, SharedFeed, Worker
 from metadata.coordinator.placement import Placement
 from metadata.coordinator.sink_notes import NotePlace
 from metadata.leadership.leader_moves import MovePace
@@ -125,9 +126,10 @@ async def open_coordination(
     secrets = await follow_secrets(stack, tasks, base, storage)
     # As with the workers: who leads has a client.
     place = NotePlace(storage.store, lambda topic_id: NotedFacts(client).topic(topic_id))
-    partitions = await _open_partitions(stack, base, storage, candidate, workers, place)
-    local = LocalClient(partitions, rng=rng)
     peers = Peers(base, secrets, registered=lambda: partitions[CATALOGUE].replica.brokers())
+    feeds = await stack.enter_async_context(FeedConnections(peers.connect, peers.address_of))
+    partitions = await _open_partitions(stack, base, storage, candidate, workers, place, feeds)
+    local = LocalClient(partitions, rng=rng)
     client = await stack.enter_async_context(
         RoutedClient(
             local, connect=peers.connect, address_of=peers.address_of, clock=clock, rng=rng
@@ -233,6 +235,7 @@ async def _open_partitions(
     candidate: Candidate,
     workers: Callable[[PartitionCoordinator], Sequence[Worker]],
     note_place: NotePlace,
+    feeds: FeedConnections,
 ) -> Sequence[MetadataPartition]:
     """Open every log, and bring every replica to its end.
 
@@ -264,9 +267,10 @@ async def _open_partitions(
     opened: dict[int, MetadataPartition] = {}
 
     async def open_one(index: int) -> None:
+        log = await _open_log(base, storage, index)
         partition = MetadataPartition(
             catalogue if index == CATALOGUE else replica(index, catalogue),
-            await _open_log(base, storage, index),
+            log,
             candidate=lambda: candidate,
             workers=workers,
             clock=base.clock,
@@ -277,6 +281,7 @@ async def _open_partitions(
             note_place=note_place,
             ranks=ranks if base.is_shared else None,
             pace=pace if base.is_shared else None,
+            shared=SharedFeed(log.tail, feeds.ask) if isinstance(log, ObjectMetadataLog) else None,
         )
         opened[index] = await stack.enter_async_context(partition)
 

@@ -5,6 +5,7 @@
 - `sasl_login`: how the latter logs in
 - `routed_client`: all of them, each request to whom it concerns
 - `shares`: one request, divided among several; `file_shares`: a commit of several files
+- `feed_connections`: how followers of a metadata log ask its leader
 - `effects`: when a change is in this broker's catalogue too
 - `topic_changes`: creating and deleting topics, at the catalogue and the other coordinators
 - `produce_gateways`: which brokers producers should write to

@@ -24,11 +24,14 @@ from metadata.clients.shares import in_shares, partitions_of
 from metadata.clients.topic_changes import TopicChanges
 from metadata.coordinator.coordinator import PartitionCoordinator
 from metadata.coordinator.metadata_partition import MetadataPartition
+from metadata.feed_operations import FedObjects, FollowLog
 from metadata.messages.brokers import CREATE_TOPICS
 from metadata.messages.codec import Address, Operation
 from metadata.messages.commit_file import COMMIT_FILE, CommitFileMessage
 from metadata.messages.coordinator import CREATE_PARTITIONS, DELETE_TOPICS
+from metadata.messages.feeds import FOLLOW_METADATA_LOG
 from metadata.messages.find_batches import FIND_BATCHES, FindBatchesMessage
+from metadata.messages.shapes import Addressed
 from metadata.replica.replica import Replica
 from metadata.rules.topics import coordinator_of_new
 from wal.coordinates import TopicIdPartition
@@ -58,6 +61,7 @@ class LocalClient(CoordinatorClient):
             DELETE_TOPICS.key: self.topics.delete,
             COMMIT_FILE.key: self._commit_file,
             FIND_BATCHES.key: self._find_batches,
+            FOLLOW_METADATA_LOG.key: self._follow_log,
         }
         """Operations that are more than a coordinator's method."""
 
@@ -194,6 +198,14 @@ class LocalClient(CoordinatorClient):
             found += some
             start = end
         return found
+
+    async def _follow_log(self, asked: Addressed[FollowLog]) -> Sequence[FedObjects]:
+        """Followers are fed until the leader has resigned, which is longer than it leads."""
+        index = asked.coordinator
+        feeds = self._partitions[index].feeds if 0 <= index < len(self._partitions) else None
+        if feeds is None:
+            raise NotCoordinator(f"coordinator {index} is not led here")
+        return await asyncio.gather(*map(feeds.follow, asked.entries))
 
 
 def taken_bytes(requests: Sequence[ops.FindBatches], answers: Sequence[ops.FoundBatches]) -> int:

@@ -8,5 +8,5 @@
 - `transactions`: of transactional ids, and their ends in partitions and groups
 - `pipeline`: decide, append, apply, answer; `lease`: how long nobody else can lead
 - `metadata_partition`: the role of this process: follow, stand, lead; `following`: how it follows
-  and when it stands; `candidate`: who it is when it leads
+  and when it stands; `feeding`: how leaders feed followers; `candidate`: who it is when it leads
 """

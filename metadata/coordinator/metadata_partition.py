@@ -27,15 +27,18 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol, Self
+from typing import Final, NamedTuple, Protocol, Self
 
 from metadata.coordinator.candidate import Candidate, current_leader
 from metadata.coordinator.coordinator import PartitionCoordinator
+from metadata.coordinator.feeding.feed import AskLeader, Feed
+from metadata.coordinator.feeding.feeds import Feeds
 from metadata.coordinator.following import Following
 from metadata.coordinator.sink_notes import NotePlace
 from metadata.leadership.leader_moves import LeaderMoves, MovePace
 from metadata.leadership.ranks import Ranks
 from metadata.log.log import MetadataLog
+from metadata.log.shared_tail import SharedTail
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.operations import Leader
 from metadata.records.control import NO_BROKER, LeaderChangeRecord
@@ -58,6 +61,13 @@ class Worker(Protocol):
     async def run(self) -> None: ...
 
 
+class SharedFeed(NamedTuple):
+    """What a leader feeds its followers from, and how a follower asks for it."""
+
+    tail: SharedTail
+    ask: AskLeader
+
+
 class MetadataPartition:
     """One metadata partition in this process. Enter it, then run `run` in a task."""
 
@@ -76,12 +86,14 @@ class MetadataPartition:
         note_place: NotePlace | None = None,
         ranks: Ranks | None = None,
         pace: MovePace | None = None,
+        shared: SharedFeed | None = None,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         """`log` is open and is closed with the partition; `lease_ms` is that of its leaders.
 
         With `ranks` the brokers stand in their order, and with `pace` a leader moves to the first.
-        `retention` is that of topics that set none; what sinks commit is noted at `note_place`.
+        `shared`: its end, which leaders feed to others; None: others read the store. `retention` is
+        that of topics that set none; what sinks commit is noted at `note_place`.
         """
         self.replica: Final = replica
         self.log: Final = log
@@ -109,8 +121,16 @@ class MetadataPartition:
             rng=rng,
             interval_ms=settings.follow_interval_ms,
             lease_ms=lease_ms,
+            feed=(
+                None
+                if shared is None
+                else Feed(replica, shared.tail, shared.ask, candidate=candidate, clock=clock)
+            ),
             sleep=sleep,
         )
+        self._tail = None if shared is None else shared.tail
+        self.feeds: Feeds | None = None
+        """The followers that are fed, while this process leads and until it has resigned."""
         self._is_closed = False
 
     @property
@@ -122,6 +142,11 @@ class MetadataPartition:
     def leader(self) -> Leader | None:
         """The leader as far as this process has read; None: there was none, or it resigned."""
         return current_leader(self.replica)
+
+    @property
+    def is_fed(self) -> bool:
+        """Whether this process follows, and hears of the leader."""
+        return self._following.is_fed
 
     def is_myself(self, leader: Leader) -> bool:
         """Whether `leader` is this very process."""
@@ -246,6 +271,17 @@ class MetadataPartition:
     # -- lead -----------------------------------------------------------------------------------
 
     async def _lead(self, coordinator: PartitionCoordinator) -> Exception:
+        """Serve and feed until deposed or closed; returns why it ended."""
+        if self._tail is None:
+            return await self._serve(coordinator)
+        self.feeds = Feeds(self._tail, clock=self._clock, sleep=self._sleep)
+        try:
+            return await self._serve(coordinator)
+        finally:
+            self.feeds.close()
+            self.feeds = None
+
+    async def _serve(self, coordinator: PartitionCoordinator) -> Exception:
         """Serve until deposed or closed; returns why it ended."""
         ended: Exception = NotCoordinator("closed")
         try:

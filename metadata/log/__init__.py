@@ -7,4 +7,6 @@
   object is not the last one any more
 - `log_object`: the bytes of one object; `log_batch`: a batch of metadata records as a RecordBatch;
   `shown_batches`: what of it is shown to readers
+- `shared_tail`: how objects get from a leader to its followers without the store;
+  `recent_objects`: those in memory
 """

@@ -63,6 +63,7 @@ from metadata.log.log import LEASE_MARGIN, MetadataRecordBatch
 from metadata.log.log_object import PUT_ID_BYTES, LogObject, encode_object
 from metadata.log.object_log_reader import ObjectLogReader
 from metadata.log.object_puts import ObjectPuts
+from metadata.log.shared_tail import SharedTail
 from metadata.log.superseded_objects import SupersededObjects
 from wal.clock import Clock, Sleep
 from wal.errors import (
@@ -195,6 +196,15 @@ class ObjectMetadataLog:
         self._superseded = SupersededObjects(
             LEASE_MARGIN * self._settings.lease_ms / 1000, clock=clock
         )
+
+        self.tail: Final = SharedTail(
+            self._reader,
+            partition,
+            run=self._run,
+            clock=clock,
+            lease_ms=settings.lease_ms,
+        )
+        """What its leader feeds to those that follow it."""
 
     @classmethod
     async def open(
@@ -371,6 +381,7 @@ class ObjectMetadataLog:
         made = self._object([records], timestamp_ms)
         self._stop_leading("its last attempt to lead did not succeed")
         started = self._clock.monotonic()
+        self.tail.trying()
         foreign = await self._puts.put(made)
         if foreign is not None or not await self._puts.is_last(made.header):
             key = self._reader.key(at_offset)
@@ -388,6 +399,7 @@ class ObjectMetadataLog:
             raise CommitFailed(f"the metadata log ends at {base_offset}, not at {at_offset}")
         made = self._object(batches, timestamp_ms)
         started = self._clock.monotonic()
+        self.tail.trying()
         try:
             foreign = await self._puts.put(made)
             in_lease = self._clock.monotonic() < self._lease_expires_at
@@ -410,6 +422,7 @@ class ObjectMetadataLog:
         self._led_until_offset = self.end_offset
         self._lease_expires_at = started + self._settings.lease_ms / 1000
         self._superseded.took(made.header.base_offset)
+        self.tail.appended()
 
     def _check_leading(self) -> None:
         if self._led_until_offset is not None and self._led_until_offset != self.end_offset:

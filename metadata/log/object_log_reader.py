@@ -22,7 +22,6 @@ half-way leaves the index as it was.
 
 import asyncio
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -40,6 +39,7 @@ from metadata.log.log_object import (
     log_key,
     log_prefix,
 )
+from metadata.log.recent_objects import RecentObjects
 from wal.coordinates import ObjectKey
 from wal.errors import (
     CorruptLog,
@@ -100,13 +100,11 @@ class ObjectLogReader:
     def __init__(self, store: ObjectStore, partition: int, *, cache_bytes: int) -> None:
         self._store = store
         self._partition = partition
-        self._cache_bytes = cache_bytes
         self.order = asyncio.Lock()
         """Held while the end of the index moves: by an append, a refresh, a reload."""
         self._entries: list[_Entry] = []
         self._end_offset = 0
-        self._recent: OrderedDict[int, LogObject] = OrderedDict()
-        self._recent_bytes = 0
+        self.recent: Final = RecentObjects(cache_bytes)
 
     # -- what is known --------------------------------------------------------------------------
 
@@ -145,17 +143,17 @@ class ObjectLogReader:
         )
 
     def take(self, made: LogObject) -> None:
-        """An object that this process has put is now the last one. Needs `order`."""
+        """An object that this process has put, or was fed, is now the last one. Needs `order`."""
         header = made.header
         self._entries.append(_Entry(header.base_offset, len(made.data), header.put_id))
         self._end_offset = header.next_offset
-        self._remember(made)
+        self.recent.remember(made)
 
     def drop_through(self, base_offset: int) -> None:
         """Forget the object at `base_offset` and all before it, but never the last."""
         count = bisect_right(self._entries, base_offset, key=_base_offset)
         del self._entries[: min(count, len(self._entries) - 1)]
-        self._forget_below(self.start_offset)
+        self.recent.forget_below(self.start_offset)
 
     # -- looking for what is there --------------------------------------------------------------
 
@@ -228,7 +226,7 @@ class ObjectLogReader:
         if not believed or not await self._begins_with(believed[0].base_offset, listed):
             return False
         self._entries, self._end_offset = believed, end_offset
-        self._forget_below(self.start_offset)
+        self.recent.forget_below(self.start_offset)
         return True
 
     async def _indexed(
@@ -380,7 +378,7 @@ class ObjectLogReader:
             if (item.header.next_offset, item.header.put_id) == (end, put_id):
                 entry.put_id = put_id
             else:
-                self._forget(entry.base_offset)
+                self.recent.forget(entry.base_offset)
                 broken = _Break(entry.base_offset, item.header.next_offset, end)
         return objects, broken
 
@@ -414,12 +412,13 @@ class ObjectLogReader:
 
     async def header(self, base_offset: int) -> LogObjectHeader:
         """Raises: ObjectNotFound, CorruptLog, StorageFailed."""
-        recent = self._recent.get(base_offset)
+        recent = self.recent.get(base_offset)
         if recent is not None:
             return recent.header
-        return await self._stored_header(base_offset)
+        return await self.stored_header(base_offset)
 
-    async def _stored_header(self, base_offset: int) -> LogObjectHeader:
+    async def stored_header(self, base_offset: int) -> LogObjectHeader:
+        """Of what the store has there now, whatever is remembered of it. Raises as `header`."""
         key = self.key(base_offset)
         data = await _get(key, lambda: self._store.get_range(key, 0, HEADER_BYTES))
         return decode_header(self._partition, key, data)
@@ -439,38 +438,20 @@ class ObjectLogReader:
     async def _exists(self, base_offset: int) -> bool:
         """Whether the store has an object there, whatever is remembered of it."""
         try:
-            await self._stored_header(base_offset)
+            await self.stored_header(base_offset)
         except ObjectNotFound:
             return False
         return True
 
     async def _fetch(self, base_offset: int) -> LogObject:
         """Raises: ObjectNotFound, CorruptLog, StorageFailed."""
-        recent = self._recent.get(base_offset)
+        recent = self.recent.used(base_offset)
         if recent is not None:
-            self._recent.move_to_end(base_offset)
             return recent
         key = self.key(base_offset)
         found = decode_object(self._partition, key, await _get(key, lambda: self._store.get(key)))
-        self._remember(found)
+        self.recent.remember(found)
         return found
-
-    def _remember(self, found: LogObject) -> None:
-        """Keep an object for the next who reads it, and let the oldest go."""
-        self._forget(found.header.base_offset)
-        self._recent[found.header.base_offset] = found
-        self._recent_bytes += len(found.data)
-        while self._recent_bytes > self._cache_bytes:
-            self._forget(next(iter(self._recent)))
-
-    def _forget_below(self, base_offset: int) -> None:
-        for known in [known for known in self._recent if known < base_offset]:
-            self._forget(known)
-
-    def _forget(self, base_offset: int) -> None:
-        found = self._recent.pop(base_offset, None)
-        if found is not None:
-            self._recent_bytes -= len(found.data)
 
 
 async def _get(key: ObjectKey, read: Callable[[], Awaitable[bytes]]) -> bytes:

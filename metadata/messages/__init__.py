@@ -8,6 +8,7 @@
 - `tables`: those about tables, between brokers and of a tiering job
 - `sinks`: those about sinks that stage objects, between brokers and of a driver
 - `transactions`: those about transactions, between brokers and of the command line
+- `feeds`: how followers of a metadata log are fed by its leader
 - `access_tokens`: those about access tokens, between brokers and of the command line
 - `errors`: our errors as Kafka's codes, and back
 """

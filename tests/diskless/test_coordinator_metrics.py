@@ -66,6 +66,8 @@ def test_of_two_brokers_one_leads_and_both_know_it(tmp_path: Path) -> None:
         assert others["diskless_metadata_leading", "0"] == 0
         assert others["diskless_metadata_leader", "0"] == 1
         assert ("diskless_metadata_lease_seconds", "0") not in others
+        assert ("diskless_metadata_fed", "0") not in samples
+        until(lambda: scraped(follower)["diskless_metadata_fed", "0"] == 1, "it is fed")
         assert ("diskless_wal_files_retired_total", "0", "deleted") not in others
         until(
             lambda: (

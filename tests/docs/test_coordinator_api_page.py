@@ -20,6 +20,7 @@ from metadata.messages.brokers import BETWEEN_BROKERS, OF_A_TIERING_JOB
 from metadata.messages.codec import ENTRIES_MAX
 from metadata.messages.coordinator import OF_THE_KIP
 from metadata.messages.errors import COORDINATOR_CODES
+from metadata.messages.feeds import FEEDS_BETWEEN_BROKERS
 from metadata.messages.readers import OF_A_READER, READ_EXTENTS, READ_OFFSETS, READ_TOPIC
 from metadata.messages.sinks import SINKS_BETWEEN_BROKERS, SINKS_OF_A_DRIVER
 from metadata.messages.tables import TABLES_BETWEEN_BROKERS, TABLES_OF_A_TIERING_JOB
@@ -68,6 +69,7 @@ def test_every_operation_has_a_sample() -> None:
         LIST_ACCESS_TOKENS,
         *TRANSACTIONS_BETWEEN_BROKERS,
         ABORT_TRANSACTIONS,
+        *FEEDS_BETWEEN_BROKERS,
     )
     assert {operation.name for operation in rows} == set(SAMPLES)
     assert len({operation.key for operation in rows}) == len(rows)

@@ -20,17 +20,20 @@ from uuid import UUID
 
 from metadata.coordinator.candidate import Candidate
 from metadata.coordinator.coordinator import PartitionCoordinator
-from metadata.coordinator.metadata_partition import MetadataPartition, Worker
+from metadata.coordinator.metadata_partition import MetadataPartition, SharedFeed, Worker
+from metadata.feed_operations import FedObjects, FollowLog
 from metadata.leadership.leader_moves import MovePace
 from metadata.leadership.ranks import Ranks
 from metadata.log.log import MetadataLog
 from metadata.log.object_log import ObjectLogSettings, ObjectMetadataLog
+from metadata.log.shared_tail import SharedTail
 from metadata.metadata_settings import CoordinatorSettings
-from metadata.operations import RegisteredBroker
+from metadata.operations import Leader, RegisteredBroker
 from metadata.replica.replica import Replica
 from metadata.replica.snapshots import SnapshotStore
 from tests.support.stepped_store import Fate, SteppedStore, Steps
 from wal.clock import ManualClock
+from wal.errors import CommitFailed, NotCoordinator
 from wal.stores.object_store import ObjectStore
 
 LEASE_MS: Final = 10_000
@@ -64,8 +67,13 @@ class Contender:
         workers: Callable[[PartitionCoordinator], Sequence[Worker]] = lambda _: (),
         settings: CoordinatorSettings | None = None,
         registered: Callable[[], Mapping[int, RegisteredBroker]] | None = None,
+        wires: "FeedWires | None" = None,
+        cache_bytes: int = 8 << 20,
     ) -> None:
-        """`registered` are the brokers among which leadership is ranked and moves."""
+        """`registered` are the brokers among which leadership is ranked and moves.
+
+        With `wires`, leaders feed followers.
+        """
         self.steps = Steps()
         self.clock = clock
         self._store = SteppedStore(store, self.steps)
@@ -76,9 +84,12 @@ class Contender:
         self._workers = workers
         self._ranks = None if registered is None else Ranks(1, registered)
         self._pace = MovePace(clock=clock, interval_ms=MOVE_INTERVAL_MS)
+        self._wires = wires
+        self._cache_bytes = cache_bytes
         self._stack = AsyncExitStack()
         self._may_run = asyncio.Event()
         self._may_run.set()
+        self.is_dead = False
         self.candidate = Candidate(
             broker_id=broker_id,
             host=f"broker-{broker_id}",
@@ -92,6 +103,16 @@ class Contender:
         self.task: asyncio.Task[None]
 
     @property
+    def last_put_id(self) -> bytes:
+        """Of the last object that it has read."""
+        assert isinstance(self.log, ObjectMetadataLog)
+        return self.log.tail.last_put_id
+
+    @property
+    def is_stopped(self) -> bool:
+        return not self._may_run.is_set()
+
+    @property
     def replica(self) -> Replica:
         return self.partition.replica
 
@@ -100,12 +121,12 @@ class Contender:
         await self._may_run.wait()
 
     async def __aenter__(self) -> Self:
-        self.log = await ObjectMetadataLog.open(
+        self.log = log = await ObjectMetadataLog.open(
             self._store,
             self._index,
             clock=self.clock,
             rng=self._rng,
-            settings=ObjectLogSettings(lease_ms=LEASE_MS),
+            settings=ObjectLogSettings(lease_ms=LEASE_MS, cache_bytes=self._cache_bytes),
             sleep=self._sleep,
         )
         self.partition = MetadataPartition(
@@ -125,6 +146,7 @@ class Contender:
             lease_ms=LEASE_MS,
             ranks=self._ranks,
             pace=self._pace,
+            shared=None if self._wires is None else self._wires.plug_in(self, log.tail),
             sleep=self._sleep,
         )
         await self._stack.enter_async_context(self.partition)
@@ -144,6 +166,7 @@ class Contender:
 
     async def die(self) -> None:
         """As SIGKILL: nothing more reaches the store, so nobody resigns."""
+        self.is_dead = True
         self.steps.held = True
         self.task.cancel()
         while not self.task.done():
@@ -188,3 +211,35 @@ class Contender:
             ),
             "the follower has caught up",
         )
+
+
+class FeedWires:
+    """How contenders ask each other to be fed. What `alter` makes of an answer arrives."""
+
+    def __init__(self) -> None:
+        self._plugged: dict[int, Contender] = {}
+        self.cut: set[int] = set()
+        """Brokers that nobody hears of."""
+        self.alter: Callable[[FollowLog, FedObjects], FedObjects] = lambda _, fed: fed
+        self.impostor: Callable[[FollowLog], FedObjects] | None = None
+        """Answers in the place of every leader."""
+        self.answers = 0
+
+    def plug_in(self, contender: Contender, tail: SharedTail) -> SharedFeed:
+        self._plugged[contender.candidate.broker_id] = contender
+        return SharedFeed(tail, self._ask)
+
+    async def _ask(
+        self, leader: Leader, coordinator: int, asked: FollowLog, *, timeout_ms: int
+    ) -> FedObjects:
+        if self.impostor is not None:
+            self.answers += 1
+            return self.impostor(asked)
+        there = self._plugged.get(leader.broker_id)
+        if there is None or there.is_dead or there.is_stopped or leader.broker_id in self.cut:
+            raise CommitFailed(f"broker {leader.broker_id} does not answer")
+        if there.partition.feeds is None:
+            raise NotCoordinator(f"broker {leader.broker_id} does not lead")
+        fed = self.alter(asked, await there.partition.feeds.follow(asked))
+        self.answers += 1
+        return fed

@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 
 from metadata import operations as ops
 from metadata import sink_operations as sink_ops
+from metadata.feed_operations import FedObjects, FollowLog
 from metadata.messages import (
     access_tokens,
     brokers,
     commit_file,
     coordinator,
+    feeds,
     find_batches,
     readers,
     sinks,
@@ -56,6 +58,10 @@ _KNOWN: Final[Known] = {
     (ops.FoundBatches, "extents"): st.lists(values_of(ops.Extent, _EXTENTS), max_size=3),
     (Addressed, "coordinator"): INT32,
     (sinks.CommitSinkAt, "coordinator"): INT32,
+    (FollowLog, "broker_id"): INT32,
+    (FollowLog, "put_id"): st.binary(max_size=20),
+    (FollowLog, "wait_ms"): INT32,
+    (FedObjects, "objects"): st.lists(st.binary(max_size=20), max_size=3).map(tuple),
     (sink_ops.CommitSink, "digest"): st.binary(max_size=20),
     (coordinator.DescribeFilesMessage, "coordinator"): st.none() | _NATURAL,
     (find_batches.FindBatchesMessage, "max_bytes"): INT32,
@@ -110,6 +116,7 @@ _SAMPLES: Final = [
         sinks,
         access_tokens,
         transactions,
+        feeds,
     )
     for name, annotation in module.__annotations__.items()
     if any(get_origin(kind) is Operation for kind in get_args(annotation))

@@ -41,6 +41,7 @@ from metadata.clients.coordinator_client import CoordinatorClient
 from metadata.messages import brokers, coordinator
 from metadata.messages.access_tokens import TOKENS_BETWEEN_BROKERS
 from metadata.messages.commit_file import COMMIT_FILE, COMMIT_FILES_AT
+from metadata.messages.feeds import FEEDS_BETWEEN_BROKERS
 from metadata.messages.find_batches import FIND_BATCHES
 from metadata.messages.sinks import COMMIT_SINK_HERE, SINKS_BETWEEN_BROKERS
 from metadata.messages.tables import TABLES_BETWEEN_BROKERS
@@ -110,5 +111,6 @@ def coordinator_apis(
             *SINKS_BETWEEN_BROKERS,
             *TOKENS_BETWEEN_BROKERS,
             *TRANSACTIONS_BETWEEN_BROKERS,
+            *FEEDS_BETWEEN_BROKERS,
         )
     ]
