@@ -26,7 +26,8 @@ from bench.coordinator_state import (
 )
 from bench.report import Report
 from metadata.log.local_log import LOG_DIRECTORY
-from metadata.log.object_log import ObjectLogSettings, ObjectMetadataLog
+from metadata.log.object_log import ObjectMetadataLog
+from metadata.log.object_log_settings import ObjectLogSettings
 from metadata.operations import BatchCommit, CommitFile, FindBatches, FoundBatches
 from wal.coordinates import ObjectKey
 from wal.stores.memory_store import MemoryStore

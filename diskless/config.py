@@ -45,7 +45,7 @@ from diskless.topics.topic_defaults import TopicDefaults
 from diskless.transactions.settings import TransactionSettings
 from diskless.web.http_settings import HttpSettings
 from metadata.log.local_log import LocalLogSettings
-from metadata.log.object_log import ObjectLogSettings
+from metadata.log.object_log_settings import ObjectLogSettings
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.retention_settings import RetentionSettings
 from metadata.workers.snapshot_keeper import SnapshotSettings

@@ -6,7 +6,7 @@ deadlines from `monotonic`.
 """
 
 import time
-from typing import Protocol
+from typing import Final, Protocol
 
 
 class Clock(Protocol):
@@ -17,7 +17,7 @@ class Clock(Protocol):
         ...
 
     def monotonic(self) -> float:
-        """Seconds from an arbitrary start; never steps backwards."""
+        """Seconds from an arbitrary start; never steps backwards, and goes on in a suspension."""
         ...
 
 
@@ -27,6 +27,10 @@ class Sleep(Protocol):
     async def __call__(self, delay: float, /) -> None: ...
 
 
+_COUNTS_SUSPENSION: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""Linux stops CLOCK_MONOTONIC while the machine sleeps; macOS has no other and does not."""
+
+
 class SystemClock:
     """The machine's clocks."""
 
@@ -34,7 +38,7 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
     def monotonic(self) -> float:
-        return time.monotonic()
+        return time.clock_gettime(_COUNTS_SUSPENSION)
 
 
 class ManualClock:

@@ -35,7 +35,7 @@ from metadata.messages.shapes import Addressed
 from metadata.replica.replica import Replica
 from metadata.rules.topics import coordinator_of_new
 from wal.coordinates import TopicIdPartition
-from wal.errors import NotCoordinator, OffsetOutOfRange, UnknownPartition
+from wal.errors import NotCoordinator, OffsetOutOfRange, Retriable, UnknownPartition
 
 
 class LocalClient(CoordinatorClient):
@@ -186,9 +186,7 @@ class LocalClient(CoordinatorClient):
                 rows_per_partition_max=per_partition_max,
                 isolation=isolation,
             )
-            leading = partition.coordinator
-            if leading is None or not leading.lease.holds():
-                # Who was paused for longer than its lease has not heard yet that it leads no more.
+            if any(map(_is_for_a_leader, some)) and not await _leads(partition):
                 some = [
                     _as_a_follower(request, answer)
                     for request, answer in zip(requests[start:end], some, strict=True)
@@ -220,6 +218,22 @@ def taken_bytes(requests: Sequence[ops.FindBatches], answers: Sequence[ops.Found
         for request, answer in zip(requests, answers, strict=True)
         for extent in answer.extents
     )
+
+
+def _is_for_a_leader(answer: ops.FoundBatches) -> bool:
+    return isinstance(answer.error, (UnknownPartition, OffsetOutOfRange))
+
+
+async def _leads(partition: MetadataPartition) -> bool:
+    """Whether what was read before this call was the newest there was."""
+    leading = partition.coordinator
+    if leading is None:
+        return False
+    try:
+        await leading.lease.confirm()
+    except Retriable:
+        return False
+    return True
 
 
 def _as_a_follower(request: ops.FindBatches, answer: ops.FoundBatches) -> ops.FoundBatches:

@@ -2,7 +2,7 @@
 
 An operation that changes something is a rule of `metadata.rules` that goes through the pipeline
 (metadata/coordinator/pipeline.py): it is answered when its records are durable and applied. A read
-is a question to the replica; one that has to be strictly consistent confirms the lease afterwards
+is a question to the replica; one that has to be strictly consistent asks the log afterwards
 (metadata/coordinator/lease.py).
 
 metadata/coordinator/metadata_partition.py makes one of these when this process has come to lead,
@@ -326,7 +326,7 @@ class PartitionCoordinator:
         )
 
     async def list_offsets(self, requests: Sequence[ops.ListOffsets]) -> Sequence[ops.ListedOffset]:
-        """Strictly consistent. Raises: NotCoordinator, CommitFailed, CommitOutcomeUnknown.
+        """Strictly consistent. Raises: NotCoordinator, StorageFailed, CorruptLog.
 
         What was answered has been applied, so committed state is enough, as long as nobody else
         led before it was read. That is asked afterwards.

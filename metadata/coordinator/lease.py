@@ -1,15 +1,15 @@
-"""A leader's lease: how long nobody else can lead, asked for and kept.
+"""A leader's lease, which tells others not to stand, and the proof that it leads still.
 
 Every append to the metadata log prolongs the lease, so commits renew it. An idle leader appends a
-NoOp when little of its lease is left.
+NoOp when little of its lease is left. No promise rests on the lease.
 
-Strict reads ask for the lease after they have read: as long as it holds, nobody else can have
-changed anything that was acknowledged before. When it has run out, an append that succeeds proves
-the same.
+Strict reads call `confirm` after they have read: the log is asked whether anybody else has appended
+since the read came (metadata/log/end_proofs.py). If so, leading ends.
 
 A leader that resigns holds nothing any more from when it begins to: who stands next does not wait.
 
-Failure cases: a NoOp that the log refuses is tried again until somebody else leads.
+Failure cases: a NoOp that the log refuses is tried again until somebody else leads; a store that
+does not answer fails the strict read alone.
 """
 
 import asyncio
@@ -52,25 +52,32 @@ class Lease:
         self._sleep = sleep
 
     def holds(self) -> bool:
-        """Whether nobody else can lead now, without asking anybody."""
+        """Whether nobody else stands who keeps to the lease, without asking anybody."""
         expires_at = self._log.lease_expires_at
         if expires_at is None or self._pipeline.is_ending:
             return False
         return self._clock.monotonic() < expires_at
 
     async def confirm(self) -> None:
-        """Return when nobody else can have led until now: by the lease, else by an append.
+        """Return when nobody else has led until this call.
 
-        Raises: NotCoordinator, CommitFailed, CommitOutcomeUnknown.
+        Raises: NotCoordinator, StorageFailed, CorruptLog.
         """
         self._pipeline.refuse_when_stopped()
-        if self._log.lease_expires_at is None:
-            raise NotCoordinator("this process does not lead the metadata log")
-        if not self.holds():
+        if self._pipeline.is_ending:
+            await self.renew()  # waits for the end
+        try:
+            await self._log.prove()
+        except NotCoordinator:
+            # An append that the log refuses ends the term: it hears of it by nothing else.
             await self.renew()
+            raise
 
     async def renew(self) -> None:
-        """Prove and prolong leadership by an append. Raises like `confirm`."""
+        """Prolong the lease by an append.
+
+        Raises: NotCoordinator, CommitFailed, CommitOutcomeUnknown, Overloaded.
+        """
         leader = self._replica.leader
         record = NoOpRecord(leader_epoch=0 if leader is None else leader.leader_epoch)
         await self._pipeline.perform(lambda view, _: Decision((record,), None))

@@ -132,7 +132,7 @@ class Transactions:
         )
 
     def join(self, asked: JoinTransaction) -> JoinedTransaction:
-        """From memory; whoever asks for a strict answer confirms the lease afterwards."""
+        """From memory; whoever asks for a strict answer asks the log afterwards."""
         return joined(self.transaction(asked.transactional_id), asked)
 
     async def end_transaction(self, asked: EndTransaction) -> EndedTransaction:

@@ -173,6 +173,16 @@ class LocalMetadataLog:
         """See `MetadataLog.lease_expires_at`: never, while it can append."""
         return None if self._closed or self._log.failure is not None else math.inf
 
+    @property
+    def proven_since(self) -> float | None:
+        """See `MetadataLog.proven_since`: for ever, while it can append."""
+        return self.lease_expires_at
+
+    async def prove(self) -> None:
+        """See `MetadataLog.prove`: nobody else can have appended."""
+        if self.lease_expires_at is None:
+            raise NotCoordinator("this metadata log does not append any more")
+
     async def refresh(self) -> int:
         """See `MetadataLog.refresh`: nobody else can have appended."""
         if self._closed:

@@ -28,8 +28,9 @@ L5  `read` returns only durable batches, and the same ones for ever, until they 
 L6  Damaged bytes are CorruptLog, never other records.
 L7  Fencing: an append is acknowledged only if its log object led when its batches became durable.
     No clock takes part in that, as long as `prune` leaves what a deposed leader may still collide
-    with; see metadata/log/object_log.py for how a lease covers the rest. `lease_expires_at` is
-    about reads: until then nobody else can have become leader.
+    with; see metadata/log/object_log.py for how a delay covers the rest. Reads ask `prove`, which
+    returns only if nobody else had appended when it was called. `lease_expires_at` is what others
+    wait for before they lead; no promise rests on it.
 L8  A log object that does not lead any more can `refresh`, be read to the end, and `lead` again.
     Exception: a local log whose disk failed a sync must be opened again.
 
@@ -81,10 +82,26 @@ class MetadataLog(Protocol):
 
     @property
     def lease_expires_at(self) -> float | None:
-        """The time until which nobody else can have become leader, in monotonic seconds.
+        """The time until which nobody else stands who keeps to the lease, in monotonic seconds.
 
-        None when this log object does not lead; infinite where nobody else can. What was read from
-        the leader's state is the newest there is if the lease is still valid after the read.
+        None when this log object does not lead; infinite where nobody else can.
+        """
+        ...
+
+    @property
+    def proven_since(self) -> float | None:
+        """A time at which nobody else had appended for certain, in monotonic seconds.
+
+        None when this log object does not lead; infinite where nobody else can.
+        """
+        ...
+
+    async def prove(self) -> None:
+        """Return when nobody else has appended until this call, which a leader makes.
+
+        What was read from the leader's state before is the newest there is then. Cheaper than an
+        append, and does not prolong the lease.
+        Raises: NotCoordinator (deposed), StorageFailed, CorruptLog.
         """
         ...
 

@@ -22,28 +22,29 @@ process that dies in a put leaves what a lost answer leaves.
 Pruning could undo the fence: where the object that a deposed leader would collide with was deleted,
 its put succeeds. Four rules close that:
 
-- A leader's lease runs from the start of its last successful append for `lease_ms`, by its
-  monotonic clock. A put that ends within the lease cannot have met a pruned offset: the next leader
-  begins behind that last append, and prunes nothing before it has led for longer than that lease
-  can last (all processes have the same `lease_ms`; LEASE_MARGIN is for clocks of different speed).
+- A put that ends within `prune_delay_ms` of the beginning of the last proof that this process leads
+  (an append that succeeded, or what metadata/log/end_proofs.py tells), by a monotonic clock, cannot
+  have met a pruned offset: the next leader begins behind that proof, and prunes nothing before it
+  has led for longer than that (all processes have the same delay; LEASE_MARGIN is for clocks of
+  different speed).
 - After a put that ends later, and after every `lead`, the log is listed behind the new object. The
   last object of a log is never deleted, so where the offset had been pruned there is something
   behind it, and the writer was deposed. An append is CommitOutcomeUnknown then: its object may have
   become part of the log before another leader came.
 - A listing is no snapshot: where the log goes on and is pruned while it is made, it may show
-  neither what was the last object nor what came since. So no object is deleted before a lease (and
-  LEASE_MARGIN) has passed since its leader knew of a later one, and a listing that took as long as
-  a lease is not believed when it shows nothing.
+  neither what was the last object nor what came since. So no object is deleted before the delay
+  (and LEASE_MARGIN) has passed since its leader knew of a later one, and a listing that took as
+  long as the delay is not believed when it shows nothing.
 - A stray object that is left behind lies below the log, or looks like its first object. Every
   object names the put-id of the one it was appended to, and a reader believes an object when its
   successor names it, or when it is the last. The reverse would not do: a stray names its
   predecessor correctly. `start_offset` is above what is not believed.
 
-The lease is also what strictly consistent reads rest on (`MetadataLog.lease_expires_at`). For that
-a candidate must not `lead` before it has seen no new batch for longer than a lease, which is up to
-the caller of `lead`; nothing but such reads depends on it. All this assumes that a listing shows
-what `ObjectStore.list` promises, that put-if-absent is atomic, and that the monotonic clock goes on
-while the process could be serving reads.
+Strictly consistent reads ask the log whether it ends where its leader says (`prove`). A lease, for
+`lease_ms` from the start of the last append that succeeded, only tells others when it is time to
+lead: nothing goes wrong when somebody leads earlier. All this assumes that a read by name shows
+what is there, that a listing shows what `ObjectStore.list` promises, that put-if-absent is atomic,
+and that the monotonic clock goes on while the process is stopped or the machine sleeps.
 
 When something fails:
 - a put that certainly did not happen: CommitFailed, and the leader goes on
@@ -56,12 +57,13 @@ When something fails:
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from metadata.log.end_proofs import Append, EndProofs
 from metadata.log.log import LEASE_MARGIN, MetadataRecordBatch
 from metadata.log.log_object import PUT_ID_BYTES, LogObject, encode_object
 from metadata.log.object_log_reader import ObjectLogReader
+from metadata.log.object_log_settings import ObjectLogSettings
 from metadata.log.object_puts import ObjectPuts
 from metadata.log.shared_tail import SharedTail
 from metadata.log.superseded_objects import SupersededObjects
@@ -76,9 +78,7 @@ from wal.errors import (
     Overloaded,
     StorageFailed,
 )
-from wal.settings import setting
 from wal.stores.object_store import ObjectStore
-from wal.stores.retry import RetryLimits
 
 APPENDS_UNDER_WAY_MAX: Final = 64
 APPEND_BYTES_MAX: Final = 256 << 20
@@ -88,73 +88,6 @@ PRUNE_BATCH: Final = 250
 _VERIFY_BYTES: Final = 4 << 20
 
 _Result = TypeVar("_Result")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectLogSettings:
-    """How the metadata log uses its object store."""
-
-    lease_ms: int = setting(
-        "diskless.coordinator.lease.ms",
-        10_000,
-        minimum=100,
-        maximum=600_000,
-        why="the same on all brokers; shorter: an idle leader appends more often to keep it, a slow"
-        " put costs a LIST; longer: a new leader waits longer after the old one died",
-    )
-    batch_max_bytes: int = setting(
-        "diskless.coordinator.log.batch.max.bytes",
-        32 << 20,
-        minimum=16 << 10,
-        maximum=128 << 20,
-        why="lower: the commit of a file with very many batches is refused; higher: more memory"
-        " for one metadata record batch, here and in readers of the log",
-    )
-    cache_bytes: int = setting(
-        "diskless.coordinator.log.cache.bytes",
-        8 << 20,
-        minimum=0,
-        maximum=1 << 30,
-        why="recent objects of each metadata partition; lower: followers and consumers of the"
-        " metadata topic cost requests to the store; higher: memory",
-    )
-    attempts_max: int = setting(
-        "diskless.coordinator.log.attempts.max",
-        8,
-        minimum=1,
-        maximum=1_000,
-        why="how often an append of unknown outcome is put again; fewer: leadership changes with"
-        " every hiccup; more: clients wait longer for an answer",
-    )
-    retry_first_delay_ms: int = setting(
-        "diskless.coordinator.log.retry.first.delay.ms",
-        50,
-        minimum=1,
-        maximum=60_000,
-        why="shorter: attempts meet the same hiccup; longer: each hiccup costs more latency",
-    )
-    retry_delay_max_ms: int = setting(
-        "diskless.coordinator.log.retry.delay.max.ms",
-        2_000,
-        minimum=1,
-        maximum=60_000,
-        why="shorter: more load on a store in trouble; longer: goes on later after an outage",
-    )
-    retry_deadline_ms: int = setting(
-        "diskless.coordinator.log.retry.deadline.ms",
-        30_000,
-        minimum=1,
-        maximum=3_600_000,
-        why="as attempts.max, in time",
-    )
-
-    def retry_limits(self) -> RetryLimits:
-        return RetryLimits(
-            attempts_max=self.attempts_max,
-            first_delay_ms=self.retry_first_delay_ms,
-            delay_max_ms=self.retry_delay_max_ms,
-            deadline_ms=self.retry_deadline_ms,
-        )
 
 
 class ObjectMetadataLog:
@@ -182,7 +115,7 @@ class ObjectMetadataLog:
             self._reader,
             clock=clock,
             rng=rng,
-            lease_ms=settings.lease_ms,
+            prune_delay_ms=settings.prune_delay_ms,
             limits=settings.retry_limits(),
             sleep=sleep,
         )
@@ -193,8 +126,14 @@ class ObjectMetadataLog:
         """Where the log ended after this leader's last append; None when it does not lead."""
         self._why_not_leading = "it has not led since it was opened"
         self._lease_expires_at = 0.0
-        self._superseded = SupersededObjects(
-            LEASE_MARGIN * self._settings.lease_ms / 1000, clock=clock
+        delay_s = settings.prune_delay_ms / 1000
+        self._superseded = SupersededObjects(LEASE_MARGIN * delay_s, clock=clock)
+        self._proofs = EndProofs(
+            self._reader,
+            clock=clock,
+            delay_s=delay_s,
+            leads=lambda: self.is_leading,
+            deposed=self._stop_leading,
         )
 
         self.tail: Final = SharedTail(
@@ -255,6 +194,11 @@ class ObjectMetadataLog:
         """See `MetadataLog.lease_expires_at`."""
         return self._lease_expires_at if self.is_leading else None
 
+    @property
+    def proven_since(self) -> float | None:
+        """See `MetadataLog.proven_since`."""
+        return self._proofs.since if self.is_leading else None
+
     # -- operations -----------------------------------------------------------------------------
 
     async def refresh(self) -> int:
@@ -264,6 +208,12 @@ class ObjectMetadataLog:
     async def peek(self) -> bool:
         """See `MetadataLog.peek`; one GET of a header."""
         return await self._run(self._reader.has_next)
+
+    async def prove(self) -> None:
+        """See `MetadataLog.prove`; one GET that its callers share, and none beside appends."""
+        self._check_open()
+        self._check_leading()
+        await self._proofs.prove()
 
     async def lead(self, records: Sequence[bytes], timestamp_ms: int, *, at_offset: int) -> int:
         """See `MetadataLog.lead`; a PUT and a LIST."""
@@ -300,8 +250,8 @@ class ObjectMetadataLog:
     async def prune(self, before_offset: int) -> int:
         """See `MetadataLog.prune`; deletes whole objects, lowest first.
 
-        Leaves what was the last object less than a lease ago, and so everything until this leader
-        has led for longer than its predecessor's lease. Appends go on meanwhile.
+        Leaves what was the last object less than `prune_delay_ms` ago, and so everything until this
+        leader has led for longer than that. Appends go on meanwhile.
         """
         return await self._run(lambda: self._prune(before_offset), in_order=False)
 
@@ -320,6 +270,7 @@ class ObjectMetadataLog:
         self._closed = True
         while self._tasks:
             await asyncio.wait(self._tasks)
+        await self._proofs.close()
 
     # -- to the end, in tasks of their own ------------------------------------------------------
 
@@ -380,14 +331,17 @@ class ObjectMetadataLog:
             raise CommitFailed(f"the metadata log ends at {self.end_offset}, not at {at_offset}")
         made = self._object([records], timestamp_ms)
         self._stop_leading("its last attempt to lead did not succeed")
-        started = self._clock.monotonic()
         self.tail.trying()
-        foreign = await self._puts.put(made)
-        if foreign is not None or not await self._puts.is_last(made.header):
-            key = self._reader.key(at_offset)
-            raise NotCoordinator(f"{key}: another writer has appended there")
-        self._superseded.clear()
-        self._take(made, started)
+        append = self._proofs.begin_append(made.header.put_id)
+        try:
+            foreign = await self._puts.put(made)
+            if foreign is not None or not await self._puts.is_last(made.header):
+                key = self._reader.key(at_offset)
+                raise NotCoordinator(f"{key}: another writer has appended there")
+            self._superseded.clear()
+            self._take(made, append)
+        finally:
+            self._proofs.end_append(append)
         return at_offset
 
     async def _append(
@@ -398,30 +352,38 @@ class ObjectMetadataLog:
         if at_offset is not None and at_offset != base_offset:
             raise CommitFailed(f"the metadata log ends at {base_offset}, not at {at_offset}")
         made = self._object(batches, timestamp_ms)
-        started = self._clock.monotonic()
         self.tail.trying()
+        append = self._proofs.begin_append(made.header.put_id)
         try:
             foreign = await self._puts.put(made)
-            in_lease = self._clock.monotonic() < self._lease_expires_at
+            in_time = self._proofs.is_fresh()
             if foreign is not None:
-                await self._puts.refuse(foreign, in_lease=in_lease)
-            if not in_lease and not await self._puts.is_last(made.header):
+                await self._puts.refuse(foreign, in_time=in_time)
+            if not in_time and not await self._is_still_last(made):
                 key = self._reader.key(base_offset)
                 raise CommitOutcomeUnknown(f"{key}: put, but deposed, perhaps before that")
+            self._take(made, append)
         except CommitFailed:
             raise
         except BaseException as error:
             self._stop_leading(f"{type(error).__name__}: {error}")
             raise
-        self._take(made, started)
+        finally:
+            self._proofs.end_append(append)
         return base_offset
 
-    def _take(self, made: LogObject, started: float) -> None:
-        """The object is the last of the log; its put began at `started`."""
+    async def _is_still_last(self, made: LogObject) -> bool:
+        is_last = await self._puts.is_last(made.header)
+        # What was asked meanwhile for a strict read may have found another leader.
+        return is_last and self._led_until_offset is not None
+
+    def _take(self, made: LogObject, append: Append) -> None:
+        """The object is the last of the log."""
         self._reader.take(made)
         self._led_until_offset = self.end_offset
-        self._lease_expires_at = started + self._settings.lease_ms / 1000
+        self._lease_expires_at = append.began + self._settings.lease_ms / 1000
         self._superseded.took(made.header.base_offset)
+        self._proofs.appended(append)
         self.tail.appended()
 
     def _check_leading(self) -> None:
@@ -435,6 +397,7 @@ class ObjectMetadataLog:
     def _stop_leading(self, why: str) -> None:
         self._led_until_offset = None
         self._why_not_leading = why
+        self._proofs.end_term()
 
     def _object(self, batches: Sequence[Sequence[bytes]], timestamp_ms: int) -> LogObject:
         """What an append puts at the end. Raises: AppendTooLarge, Overloaded."""

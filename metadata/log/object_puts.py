@@ -8,7 +8,8 @@ something else was there first: the append did not happen and never will, for th
 the store does not answer for as long as the limits allow it is CommitOutcomeUnknown.
 
 Used by metadata/log/object_log.py alone, which tells how leaders are fenced. A listing is asked
-what lies behind an object; one that took as long as a lease is not believed when it shows nothing.
+what lies behind an object; one that took as long as the prune delay is not believed when it shows
+nothing.
 """
 
 import random
@@ -36,7 +37,7 @@ class ObjectPuts:
         *,
         clock: Clock,
         rng: random.Random,
-        lease_ms: int,
+        prune_delay_ms: int,
         limits: RetryLimits,
         sleep: Sleep,
     ) -> None:
@@ -45,7 +46,7 @@ class ObjectPuts:
         self._reader = reader
         self._clock = clock
         self._rng = rng
-        self._lease_ms = lease_ms
+        self._prune_delay_s = prune_delay_ms / 1000
         self._limits = limits
         self._sleep = sleep
 
@@ -87,14 +88,14 @@ class ObjectPuts:
                 raise errors.CommitOutcomeUnknown(f"{key}: {attempts}: {cause}") from cause
             await self._sleep(delay_s)
 
-    async def refuse(self, foreign: LogObjectHeader, *, in_lease: bool) -> None:
+    async def refuse(self, foreign: LogObjectHeader, *, in_time: bool) -> None:
         """Raise what it means that `foreign` lies where this leader wanted to append.
 
         Nothing of ours is in the log, unless ours was there between two attempts and was pruned,
         and `foreign` is a stray; its successor tells.
         """
         where = f"{self._reader.key(foreign.base_offset)}: another writer has appended there"
-        if not in_lease and not await self._is_in_log(foreign):
+        if not in_time and not await self._is_in_log(foreign):
             raise errors.CommitOutcomeUnknown(f"{where}, and the log has gone on without it")
         raise errors.NotCoordinator(where)
 
@@ -120,10 +121,10 @@ class ObjectPuts:
         """The first object behind one that is there. Raises: StorageFailed."""
         began = self._clock.monotonic()
         listed = await self._reader.list(after=header.base_offset, limit=1)
-        if not listed and self._clock.monotonic() - began >= self._lease_ms / 1000:
+        if not listed and self._clock.monotonic() - began >= self._prune_delay_s:
             raise errors.StorageFailed(
-                f"{self._reader.prefix}: a listing took longer than a lease; what it does not show"
-                " may have come and gone meanwhile"
+                f"{self._reader.prefix}: a listing took longer than the prune delay; what it does"
+                " not show may have come and gone meanwhile"
             )
         return listed
 

@@ -43,6 +43,7 @@ from wal.errors import (
     DisklessError,
     InvalidRequest,
     NotCoordinator,
+    StorageFailed,
 )
 from wal.wire.fields import INT16, INT32, NO_TAGS, FieldReader, tag_section, uvarint
 
@@ -219,6 +220,7 @@ class Operation(Generic[Request, Answer]):
         NotCoordinator,
         CommitFailed,
         CommitOutcomeUnknown,
+        StorageFailed,
     )
     """What one coordinator raises of these concerns its own entries alone; the rest is raised."""
 

@@ -40,7 +40,8 @@ from metadata.coordinator.coordinator import PartitionCoordinator
 from metadata.coordinator.metadata_partition import MetadataPartition
 from metadata.log.local_log import LocalLogSettings, LocalMetadataLog
 from metadata.log.log import MetadataLog
-from metadata.log.object_log import ObjectLogSettings, ObjectMetadataLog
+from metadata.log.object_log import ObjectMetadataLog
+from metadata.log.object_log_settings import ObjectLogSettings
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.records.groups import CommittedOffset
 from metadata.replica.replica import Replica

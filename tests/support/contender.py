@@ -25,7 +25,8 @@ from metadata.feed_operations import FedObjects, FollowLog
 from metadata.leadership.leader_moves import MovePace
 from metadata.leadership.ranks import Ranks
 from metadata.log.log import MetadataLog
-from metadata.log.object_log import ObjectLogSettings, ObjectMetadataLog
+from metadata.log.object_log import ObjectMetadataLog
+from metadata.log.object_log_settings import ObjectLogSettings
 from metadata.log.shared_tail import SharedTail
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.operations import Leader, RegisteredBroker

@@ -58,6 +58,13 @@ class MemoryMetadataLog:
     def lease_expires_at(self) -> float | None:
         return math.inf
 
+    @property
+    def proven_since(self) -> float | None:
+        return math.inf
+
+    async def prove(self) -> None:
+        return None
+
     async def refresh(self) -> int:
         return self.end_offset
 

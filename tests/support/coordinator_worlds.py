@@ -29,7 +29,8 @@ from metadata.coordinator.coordinator import PartitionCoordinator
 from metadata.coordinator.metadata_partition import MetadataPartition
 from metadata.log.local_log import LocalLogSettings, LocalMetadataLog
 from metadata.log.log import MetadataLog, MetadataRecordBatch
-from metadata.log.object_log import ObjectLogSettings, ObjectMetadataLog
+from metadata.log.object_log import ObjectMetadataLog
+from metadata.log.object_log_settings import ObjectLogSettings
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.records.control import LeaderChangeRecord
 from metadata.records.records import decode_record

@@ -3,7 +3,8 @@
 import asyncio
 import random
 
-from metadata.log.object_log import ObjectLogSettings, ObjectMetadataLog
+from metadata.log.object_log import ObjectMetadataLog
+from metadata.log.object_log_settings import ObjectLogSettings
 from tests.support.log_contract import LEADER, lead, read_records
 from tests.support.stepped_store import SteppedStore, Steps
 from wal.clock import ManualClock
@@ -11,9 +12,10 @@ from wal.coordinates import ObjectKey
 from wal.stores.memory_store import MemoryStore
 from wal.stores.object_store import BytesBody
 
-SETTINGS = ObjectLogSettings(batch_max_bytes=32 << 10)
+SETTINGS = ObjectLogSettings(lease_ms=2_000, prune_delay_ms=10_000, batch_max_bytes=32 << 10)
 
 LEASE_S = SETTINGS.lease_ms / 1000
+PRUNE_S = SETTINGS.prune_delay_ms / 1000
 PREFIX = "meta/3/log/"
 
 

@@ -14,7 +14,8 @@ from typing import Final, Protocol
 
 from metadata.log.local_log import LocalMetadataLog
 from metadata.log.log import MetadataLog
-from metadata.log.object_log import ObjectLogSettings, ObjectMetadataLog
+from metadata.log.object_log import ObjectMetadataLog
+from metadata.log.object_log_settings import ObjectLogSettings
 from tests.support.failing_disk import FailingDisk
 from tests.support.stepped_store import Fate, SteppedStore, Steps
 from wal.clock import ManualClock

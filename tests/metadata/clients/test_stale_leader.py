@@ -1,4 +1,4 @@
-"""A broker that was paused for longer than its lease does not know yet that it leads no more."""
+"""A broker that was paused does not know yet that it leads no more: the log tells it."""
 
 import random
 from types import SimpleNamespace
@@ -10,17 +10,21 @@ import pytest
 from metadata import operations as ops
 from metadata.clients.local_client import LocalClient
 from wal.coordinates import TopicIdPartition
-from wal.errors import OffsetOutOfRange
+from wal.errors import NotCoordinator, OffsetOutOfRange
 
 PARTITION = TopicIdPartition(UUID(int=2), 0)
 
 
 @pytest.mark.parametrize("holds", [True, False])
-async def test_only_a_leader_whose_lease_holds_calls_an_offset_out_of_range(holds: bool) -> None:
+async def test_only_a_leader_that_leads_still_calls_an_offset_out_of_range(holds: bool) -> None:
     async def find_batches(*_: object, **__: object) -> list[ops.FoundBatches]:
         return [ops.FoundBatches(0, 50, error=OffsetOutOfRange("60 is not within 0..50"))]
 
-    lease = SimpleNamespace(holds=lambda: holds)
+    async def confirm() -> None:
+        if not holds:
+            raise NotCoordinator("another leads")
+
+    lease = SimpleNamespace(confirm=confirm)
     partition: Any = SimpleNamespace(
         index=0,
         replica=SimpleNamespace(find_batches=find_batches),

@@ -1,6 +1,7 @@
 """Who leads a metadata partition: elections, leases, resignations, and leaders that were paused."""
 
 import asyncio
+import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from uuid import UUID
@@ -10,9 +11,10 @@ import pytest
 from metadata.coordinator.coordinator import PartitionCoordinator
 from metadata.coordinator.metadata_partition import Worker
 from metadata.log.log import MetadataRecordBatch
+from metadata.log.object_log import ObjectMetadataLog
 from metadata.operations import CreateTopic, ListOffsets, RegisteredBroker, TopicDescription
 from metadata.records.control import LeaderChangeRecord
-from metadata.records.records import decode_record
+from metadata.records.records import decode_record, encode_record
 from tests.support.contender import LEASE_MS, Contender, until
 from tests.support.stepped_store import Fate
 from wal.clock import ManualClock
@@ -230,17 +232,42 @@ async def test_a_paused_leader_acknowledges_nothing_when_it_wakes(bucket: Bucket
                 await create(coordinator, "too late")
 
 
-async def test_a_strict_read_outside_the_lease_asks_the_log(bucket: Bucket) -> None:
+async def test_a_strict_read_asks_the_log_and_appends_nothing(bucket: Bucket) -> None:
     async with bucket.contender(1) as only:
         coordinator = await only.leading()
         topic = await create(coordinator, "flights")
         asked = [ListOffsets(TopicIdPartition(topic.topic_id, 0), -1)]
-        puts = only.steps.count("put")
+        end = only.log.end_offset
+        gets = only.steps.count("get")
         await coordinator.list_offsets(asked)
-        assert only.steps.count("put") == puts, "the lease was enough"
-        bucket.clock.advance(LEASE_S * 2)
-        await coordinator.list_offsets(asked)
-        assert only.steps.count("put") > puts
+        assert only.steps.count("get") == gets + 1
+        assert only.log.end_offset == end
+
+
+async def test_a_leader_learns_from_a_strict_read_that_it_was_deposed(bucket: Bucket) -> None:
+    """Nothing else would tell it: it has nothing to append."""
+    async with bucket.contender(1) as old:
+        coordinator = await old.leading()
+        topic = await create(coordinator, "flights")
+        asked = [ListOffsets(TopicIdPartition(topic.topic_id, 0), -1)]
+        other = await ObjectMetadataLog.open(
+            bucket.store, 0, clock=bucket.clock, rng=random.Random(7)
+        )
+        record = LeaderChangeRecord(
+            leader_epoch=2, broker_id=7, host="h", port=1, incarnation=UUID(int=7)
+        )
+        end = other.end_offset
+        assert (
+            await other.lead([encode_record(record)], bucket.clock.now_ms(), at_offset=end) == end
+        )
+        assert old.partition.coordinator is coordinator
+        with pytest.raises(NotCoordinator):
+            await coordinator.list_offsets(asked)
+        await until(lambda: old.partition.coordinator is None, "it follows")
+        await until(lambda: old.partition.leader is not None, "it has read who leads")
+        assert old.partition.leader is not None
+        assert old.partition.leader.broker_id == 7
+        await other.close()
 
 
 async def test_who_may_not_lead_does_not(bucket: Bucket) -> None:

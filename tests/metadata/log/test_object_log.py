@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from metadata.log.log_object import HEADER_BYTES
-from metadata.log.object_log import APPENDS_UNDER_WAY_MAX, ObjectLogSettings, ObjectMetadataLog
+from metadata.log.object_log import APPENDS_UNDER_WAY_MAX, ObjectMetadataLog
+from metadata.log.object_log_settings import ObjectLogSettings
 from tests.support.faulty_s3 import Fault, FaultyS3
-from tests.support.log_bucket import LEASE_S, PREFIX, SETTINGS, Bucket, key_at, settle
+from tests.support.log_bucket import LEASE_S, PREFIX, PRUNE_S, SETTINGS, Bucket, key_at, settle
 from tests.support.log_contract import FIRST, NOW_MS, MetadataLogContract, lead, read_records
 from tests.support.stepped_store import Fate
 from wal import errors
@@ -58,7 +59,7 @@ class ObjectStorage:
         self._clock = ManualClock()
 
     def let_leases_end(self) -> None:
-        self._clock.advance(2 * LEASE_S)
+        self._clock.advance(2 * PRUNE_S)
 
     async def open(self) -> ObjectMetadataLog:
         return await ObjectMetadataLog.open(
@@ -110,7 +111,7 @@ async def test_partitions_do_not_see_each_other_nor_names_that_are_not_theirs(
     assert await log.refresh() == 1
     assert await log.append([[b"a"]], NOW_MS) == 1
     assert await bucket.records() == [FIRST, [b"a"]]
-    bucket.clock.advance(2 * LEASE_S)
+    bucket.clock.advance(2 * PRUNE_S)
     assert await log.prune(2) == 1
     assert len(await bucket.keys()) == 5
 
@@ -309,7 +310,7 @@ async def test_a_deposed_leader_acknowledges_nothing_and_can_come_back(bucket: B
     old, _ = await bucket.leader(b"old")
     await old.append([[b"a"]], NOW_MS)
     new, _ = await bucket.leader(b"new")
-    bucket.clock.advance(2 * LEASE_S)
+    bucket.clock.advance(2 * PRUNE_S)
     with pytest.raises(errors.NotCoordinator, match="another writer"):
         await old.append([[b"lost"]], NOW_MS)
     assert old.lease_expires_at is None
@@ -378,25 +379,25 @@ async def test_the_lease_runs_from_the_start_of_the_last_successful_append(bucke
     assert log.lease_expires_at == 3 + LEASE_S
 
 
-async def test_a_put_that_ends_within_the_lease_costs_no_listing_and_a_late_one_one(
+async def test_a_put_within_the_prune_delay_costs_no_listing_and_a_late_one_one(
     bucket: Bucket,
 ) -> None:
     log, steps = await bucket.leader()
     lists = steps.count("list")
     await log.append([[b"a"]], NOW_MS)
     assert steps.count("list") == lists
-    bucket.clock.advance(LEASE_S)
+    bucket.clock.advance(PRUNE_S)
     await log.append([[b"b"]], NOW_MS)
     assert steps.count("list") == lists + 1
-    assert log.lease_expires_at == 2 * LEASE_S
+    assert log.lease_expires_at == PRUNE_S + LEASE_S
 
 
 async def test_a_leader_whose_late_put_cannot_be_checked_stops_leading(bucket: Bucket) -> None:
     log, steps = await bucket.leader()
-    bucket.clock.advance(LEASE_S)
+    bucket.clock.advance(PRUNE_S)
     steps.others.extend([Fate.AWAY])
     assert await log.append([[b"a"]], NOW_MS) == 1
-    bucket.clock.advance(2 * LEASE_S)
+    bucket.clock.advance(2 * PRUNE_S)
     steps.others.extend([Fate.AWAY] * SETTINGS.attempts_max)
     with pytest.raises(errors.CommitOutcomeUnknown):
         await log.append([[b"b"]], NOW_MS)
@@ -413,7 +414,7 @@ async def test_an_append_that_was_in_the_log_before_another_led_is_of_unknown_ou
     async def depose_meanwhile(kind: str, key: str) -> None:
         if kind == "put":
             steps.before_answer = None
-            bucket.clock.advance(2 * LEASE_S)
+            bucket.clock.advance(2 * PRUNE_S)
             await bucket.leader(b"new")
 
     steps.before_answer = depose_meanwhile

@@ -9,8 +9,10 @@ stay true for everybody:
 - the log is one gapless sequence that only grows at its end, whoever reads it (L2, L5)
 - an acknowledged append is in it exactly where it was acknowledged, in its writer's own term (L7)
 - what failed for certain is not in it, not even when zombies land later (L4)
-- while a lease is valid, nobody else has led; and nothing is acknowledged by a writer that was
-  deposed: both as long as candidates wait for the lease of others, which half of the runs do
+- when an end is proven, nobody else had led when that was asked for, however long its writer was
+  paused meanwhile, and whatever was pruned: strict reads rest on it, and on no lease
+- while a lease is valid, nobody else has led, as long as candidates wait for the lease of others,
+  which half of the runs do
 """
 
 import asyncio
@@ -23,8 +25,9 @@ from typing import Any, Final, NamedTuple, TypeVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from metadata.log.log import MetadataRecordBatch
-from metadata.log.object_log import LEASE_MARGIN, ObjectLogSettings, ObjectMetadataLog
+from metadata.log.log import LEASE_MARGIN, MetadataRecordBatch
+from metadata.log.object_log import ObjectMetadataLog
+from metadata.log.object_log_settings import ObjectLogSettings
 from tests.support.log_contract import NOW_MS
 from tests.support.profiles import examples
 from tests.support.stepped_store import Fate, SteppedStore, Steps
@@ -34,8 +37,11 @@ from wal.stores.memory_store import MemoryStore
 
 WRITERS: Final = 3
 CALLS_MAX: Final = 3
-SETTINGS: Final = ObjectLogSettings(attempts_max=2, cache_bytes=0)
+SETTINGS: Final = ObjectLogSettings(
+    lease_ms=10_000, prune_delay_ms=20_000, attempts_max=2, cache_bytes=0
+)
 LEASE_S: Final = SETTINGS.lease_ms / 1000
+PRUNE_S: Final = SETTINGS.prune_delay_ms / 1000
 PUT_FATES: Final = [*[Fate.OK] * 4, *Fate]
 OTHER_FATES: Final = [*[Fate.OK] * 5, Fate.AWAY]
 
@@ -51,6 +57,8 @@ class Call(NamedTuple):
     """What it appends; no record is appended twice."""
     term: bytes
     """The leader's record of the term in which it was called."""
+    end: int
+    """Where the log ended then."""
 
 
 class Writer:
@@ -135,6 +143,16 @@ class ObjectLogMachine(RuleBasedStateMachine):
         writer = self.writers[number]
         self.call(writer, "refresh", b"", writer.log.refresh, at_once=at_once)
 
+    @rule(number=st.integers(0, WRITERS - 1), at_once=st.booleans())
+    def prove(self, number: int, at_once: bool) -> None:
+        writer = self.writers[number]
+
+        async def proven() -> int:
+            await writer.log.prove()
+            return 0
+
+        self.call(writer, "prove", b"", proven, at_once=at_once)
+
     @rule(number=st.integers(0, WRITERS - 1), below_end=st.integers(0, 6), at_once=st.booleans())
     def prune(self, number: int, below_end: int, at_once: bool) -> None:
         writer = self.writers[number]
@@ -154,13 +172,12 @@ class ObjectLogMachine(RuleBasedStateMachine):
             return
         self.refresh(number, at_once=True)
         self.take_outcomes()
-        wait_s = 1.2 * LEASE_S if waits or self.candidates_wait else 0.0
-        self.clock.advance(wait_s)
+        self.clock.advance(1.2 * LEASE_S if self.candidates_wait else 0.0)
         self.lead(number, at_once=True)
         for _ in range(appends):
             self.look_and_take_outcomes()
             self.append(number, 1, at_once=True)
-        self.clock.advance(wait_s)
+        self.clock.advance(1.2 * PRUNE_S if waits else 0.0)
         self.look_and_take_outcomes()
         self.append(number, 1, at_once=True)
         self.look_and_take_outcomes()
@@ -178,9 +195,10 @@ class ObjectLogMachine(RuleBasedStateMachine):
         """Make a call; its requests wait, unless it is to happen at once."""
         if len(writer.calls) >= CALLS_MAX:
             return
+        self.run(self.observer.refresh())
         writer.steps.held = not (at_once and not writer.calls)
         task = self.loop.create_task(make())
-        writer.calls.append(Call(kind, task, record, writer.term))
+        writer.calls.append(Call(kind, task, record, writer.term, self.observer.end_offset))
         self.settle()
         writer.steps.held = True
 
@@ -206,7 +224,7 @@ class ObjectLogMachine(RuleBasedStateMachine):
         writer.steps.zombies.remove(zombie)
         self.run(zombie.land())
 
-    @rule(seconds=st.sampled_from([1.0, 9.0, 11.5, 30.0]))
+    @rule(seconds=st.sampled_from([1.0, 9.0, 11.5, 19.5, 30.0]))
     def pass_time(self, seconds: float) -> None:
         self.clock.advance(seconds)
 
@@ -260,6 +278,8 @@ class ObjectLogMachine(RuleBasedStateMachine):
                     if call.kind == "append" and isinstance(error, Retriable):
                         self.refused.add(call.record)
                     continue
+                if call.kind == "prove":
+                    assert self.leader_at(call.end) == call.term, "another had led"
                 if call.kind not in ("lead", "append"):
                     continue
                 offset = call.task.result()
@@ -270,8 +290,6 @@ class ObjectLogMachine(RuleBasedStateMachine):
                 self.acknowledged[call.record] = offset
                 (batch,) = (seen for seen in self.history if seen.base_offset == offset)
                 assert batch.records[0] == call.record
-                if self.candidates_wait:
-                    assert self.leader_at(end) == writer.term, "acknowledged when it was deposed"
             if writer.seen_end != writer.log.end_offset:
                 writer.seen_end = writer.log.end_offset
                 writer.quiet_since = self.clock.monotonic()

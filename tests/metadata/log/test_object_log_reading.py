@@ -17,9 +17,10 @@ from metadata.log.log_object import (
     decode_object,
     encode_object,
 )
-from metadata.log.object_log import ObjectLogSettings, ObjectMetadataLog
+from metadata.log.object_log import ObjectMetadataLog
 from metadata.log.object_log_reader import READ_OBJECTS_MAX
-from tests.support.log_bucket import LEASE_S, SETTINGS, Bucket, key_at, settle
+from metadata.log.object_log_settings import ObjectLogSettings
+from tests.support.log_bucket import PRUNE_S, SETTINGS, Bucket, key_at, settle
 from tests.support.log_contract import NOW_MS, lead, read_all, read_records
 from tests.support.racing_listings import RacingListings
 from tests.support.stepped_store import Fate
@@ -46,36 +47,36 @@ async def pruned_by_the_next_leader(bucket: Bucket) -> ObjectMetadataLog:
     new, _ = await bucket.leader(b"new")
     for number in range(5):
         await new.append([[b"%d" % number, b"and more"]], NOW_MS)
-    bucket.clock.advance(2 * LEASE_S)
+    bucket.clock.advance(2 * PRUNE_S)
     await new.append([[b"late"]], NOW_MS)
     assert await new.prune(9) == 9
     return new
 
 
-async def test_a_leader_prunes_nothing_while_the_lease_of_another_may_last(bucket: Bucket) -> None:
+async def test_a_leader_prunes_nothing_before_it_has_led_for_a_while(bucket: Bucket) -> None:
     old, _ = await bucket.leader(b"old")
     await old.append([[b"a"]], NOW_MS)
     new, _ = await bucket.leader(b"new")
     await new.append([[b"b"]], NOW_MS)
     for _ in range(2):
         assert await new.prune(3) == 0
-        bucket.clock.advance(LEASE_S)
+        bucket.clock.advance(PRUNE_S)
     assert bucket.clock.monotonic() > (old.lease_expires_at or 0)
     assert await new.prune(3) == 3
     assert await bucket.keys() == [key_at(3)]
 
 
-async def test_what_was_the_last_object_less_than_a_lease_ago_is_not_pruned(
+async def test_what_was_the_last_object_less_than_the_delay_ago_is_not_pruned(
     bucket: Bucket,
 ) -> None:
     log, _ = await bucket.leader()
     for number in range(1, 60):
         await log.append([[b"%d" % number]], NOW_MS)
-        bucket.clock.advance(LEASE_S / 10)
+        bucket.clock.advance(PRUNE_S / 10)
         start = await log.prune(log.end_offset)
         # It was put eleven appends ago, or a few more: not every moment is kept.
         assert max(0, number - 14) <= start <= max(0, number - 10)
-    bucket.clock.advance(2 * LEASE_S)
+    bucket.clock.advance(2 * PRUNE_S)
     assert await log.prune(log.end_offset) == 59
 
 
@@ -89,18 +90,18 @@ async def test_a_candidate_does_not_lead_because_a_listing_missed_what_came_and_
     new = await racing.opened()
     await lead(new)
     await new.append([[b"a"]], NOW_MS)
-    bucket.clock.advance(2 * LEASE_S)
+    bucket.clock.advance(2 * PRUNE_S)
     await new.prune(new.end_offset)
 
     async def go_on_and_prune() -> None:
-        bucket.clock.advance(2 * LEASE_S)
+        bucket.clock.advance(2 * PRUNE_S)
         await new.append([[b"b"]], NOW_MS)
-        bucket.clock.advance(2 * LEASE_S)
+        bucket.clock.advance(2 * PRUNE_S)
         await new.prune(new.end_offset)
 
     # Neither the last object at its beginning, which is pruned, nor any that came is listed.
     racing.store.meanwhile.append(go_on_and_prune)
-    with pytest.raises(CommitOutcomeUnknown, match="longer than a lease"):
+    with pytest.raises(CommitOutcomeUnknown, match="longer than the prune delay"):
         await candidate.lead([b"late"], NOW_MS, at_offset=1)
     assert not candidate.is_leading
 
@@ -128,7 +129,7 @@ async def test_a_deposed_leader_does_not_trust_a_put_at_a_pruned_offset(bucket: 
         assert log.start_offset == 9
         assert await read_records(log) == expected
     await new.append([[b"more"]], NOW_MS)
-    bucket.clock.advance(2 * LEASE_S)
+    bucket.clock.advance(2 * PRUNE_S)
     assert await new.prune(new.end_offset) == 14
     assert await bucket.keys() == [key_at(14)]
 
@@ -142,7 +143,7 @@ async def test_a_stray_object_of_any_length_is_never_read(bucket: Bucket, record
         await old.append([[b"stray"] * records], NOW_MS)
     new, _ = await bucket.leader(b"new")
     await new.append([[b"b"]], NOW_MS)
-    bucket.clock.advance(2 * LEASE_S)
+    bucket.clock.advance(2 * PRUNE_S)
     late_follower, _ = await bucket.log(ObjectLogSettings(cache_bytes=0))
     assert await new.prune(3) == 3
     assert await steps.zombies[0].land()
@@ -180,7 +181,7 @@ async def test_an_own_object_that_was_pruned_between_two_attempts_is_of_unknown_
             steps.before_answer = None
             new, _ = await bucket.leader(b"new")
             await new.append([[b"b"]], NOW_MS)
-            bucket.clock.advance(2 * LEASE_S)
+            bucket.clock.advance(2 * PRUNE_S)
             await new.prune(3)
             assert await rival_steps.zombies[0].land()
 
@@ -198,7 +199,7 @@ async def test_a_follower_of_a_pruned_log_is_told_so(bucket: Bucket) -> None:
         await log.append([[b"%d" % number]], NOW_MS)
     follower, _ = await bucket.log(ObjectLogSettings(cache_bytes=0))
     behind, _ = await bucket.log()
-    bucket.clock.advance(2 * LEASE_S)
+    bucket.clock.advance(2 * PRUNE_S)
     await log.prune(15)
     with pytest.raises(OutOfBounds, match=r"15 \.\. 21"):
         await follower.read(3, 1 << 20)
@@ -207,7 +208,7 @@ async def test_a_follower_of_a_pruned_log_is_told_so(bucket: Bucket) -> None:
     # Everything that this one knows is gone.
     for number in range(20, 30):
         await log.append([[b"%d" % number]], NOW_MS)
-    bucket.clock.advance(2 * LEASE_S)
+    bucket.clock.advance(2 * PRUNE_S)
     await log.prune(28)
     assert await behind.refresh() == 31
     assert behind.start_offset == 28
@@ -222,7 +223,7 @@ async def test_pruning_deletes_the_lowest_first_and_goes_on_where_it_failed(
     log, steps = await bucket.leader()
     for number in range(20):
         await log.append([[b"%d" % number]], NOW_MS)
-    bucket.clock.advance(2 * LEASE_S)
+    bucket.clock.advance(2 * PRUNE_S)
     steps.others.extend([Fate.OK, Fate.OK, Fate.OK, Fate.AWAY])  # list, delete, list, delete
     with pytest.raises(StorageFailed, match="and 3 more"):
         await log.prune(18)
@@ -245,11 +246,13 @@ async def test_an_object_that_will_not_go_stays_out_of_the_log_and_is_tried_agai
             return await super().delete([key for key in keys if key not in self.stuck])
 
     store = Sticky(clock=bucket.clock)
-    log = await ObjectMetadataLog.open(store, 3, clock=bucket.clock, rng=random.Random(1))
+    log = await ObjectMetadataLog.open(
+        store, 3, clock=bucket.clock, rng=random.Random(1), settings=SETTINGS
+    )
     await lead(log)
     for number in range(9):
         await log.append([[b"%d" % number]], NOW_MS)
-    bucket.clock.advance(2 * LEASE_S)
+    bucket.clock.advance(2 * PRUNE_S)
     with pytest.raises(StorageFailed, match=f"2 of 7 objects are not deleted: {key_at(2)}"):
         await log.prune(7)
     assert log.start_offset == 7
@@ -264,8 +267,8 @@ async def test_an_object_that_will_not_go_stays_out_of_the_log_and_is_tried_agai
 async def test_appends_go_on_while_the_log_is_pruned(bucket: Bucket) -> None:
     log, steps = await bucket.leader()
     await log.append([[b"a"]], NOW_MS)
-    bucket.clock.advance(2 * LEASE_S)
-    await log.append([[b"renews its lease"]], NOW_MS)
+    bucket.clock.advance(2 * PRUNE_S)
+    await log.append([[b"proves that it leads"]], NOW_MS)
     steps.held = True
     pruning = asyncio.ensure_future(log.prune(1))
     await settle()
