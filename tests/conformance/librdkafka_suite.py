@@ -53,7 +53,9 @@ SCENARIO_SETTINGS: Final[Mapping[str, Mapping[str, str]]] = {
 SPLIT: Final[Mapping[str, Sequence[str]]] = {
     "0061_consumer_lag": ("lag with transactions", "lag without transactions"),
     "0081_admin": (),
+    "0135_sasl_credentials": (),
     "0137_barrier_batch_consume": (),
+    "0142_reauthentication": (),
 }
 """Tests that are run subtest by subtest, by words of their titles or, without, by function."""
 
