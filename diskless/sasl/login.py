@@ -5,7 +5,8 @@
 Before it is done, nothing but ApiVersions, SaslHandshake and SaslAuthenticate is served or even
 received (`check`), and no request longer than `sasl.server.max.receive.size`. It has LOGIN_MAX_S in
 all. A client that fails is told so, in one text for all causes, after a delay by its address
-(`diskless.sasl.failure_delay`), and has failed for good: the connection is closed.
+(`diskless.sasl.failure_delay`), and has failed for good: the connection is closed. A mechanism may
+tell it in a message of its own first; that counts as the failure, whatever the client does next.
 
 Re-authentication (KIP-368): with `connections.max.reauth.ms`, and where a token ends, a session
 has a lifetime that the client is told. When it is over, only another log-in is served. It may not
@@ -90,22 +91,36 @@ class LoginRules:
     """Told of each attempt, for the metrics: `success` or `failure`."""
     failures: Pace
 
-    def login(self, host: str, done: Callable[[str | None], None]) -> "Login":
+    def login(
+        self,
+        host: str,
+        done: Callable[[str | None], None],
+        failed: Callable[[], None] = lambda: None,
+    ) -> "Login":
         """The log-in of a connection of `host`.
 
-        `done` is told the user's name, each time, or None: it failed, and when that is answered
-        there is nothing left but to close the connection.
+        `done` is told the user's name, each time, or None: when that is answered there is nothing
+        left but to close the connection. `failed` is called once, as soon as that is certain.
         """
-        return Login(self, host, done)
+        return Login(self, host, done, failed)
 
 
 class Login:
     """One connection's; see the module."""
 
-    def __init__(self, rules: LoginRules, host: str, done: Callable[[str | None], None]) -> None:
+    def __init__(
+        self,
+        rules: LoginRules,
+        host: str,
+        done: Callable[[str | None], None],
+        failed: Callable[[], None],
+    ) -> None:
         self._rules = rules
         self._host = host
         self._done = done
+        self._note_failure = failed
+        self._is_refused = False
+        """Whether the mechanism has told the client that it failed."""
         self._state = _State.NEW
         self._began_at = rules.clock.monotonic()
         self._mechanism = ""
@@ -170,13 +185,19 @@ class Login:
         try:
             try:
                 step = await exchange.step(token)
+                if step.refusal is not None:
+                    self._is_refused = True
+                    self._note_failure()
+                    await self._failed(step.refusal)
                 if step.user is None:
                     self._state = _State.CHOSEN
                     return Authenticated(step.token)
                 return self._logged_in(step.user, step)
             except DisklessError as error:
+                is_new = not self._is_refused
                 self._give_up()
-                await self._failed(error)
+                if is_new:
+                    await self._failed(error)
                 return Authenticated(error=LoginError.FAILED)
         finally:
             self.is_busy = False
@@ -205,6 +226,8 @@ class Login:
 
     def _give_up(self) -> None:
         self._state = _State.FAILED
+        if not self._is_refused:
+            self._note_failure()
         self._done(None)
 
     async def _failed(self, error: DisklessError) -> None:

@@ -38,6 +38,9 @@ class Step(NamedTuple):
     """Until when its proof is good, by the wall clock; None: for ever."""
     is_over: Callable[[], bool] = _never
     """Whether what was proven does not count any more."""
+    refusal: AuthenticationFailed | None = None
+    """The client has failed, and is told why in `token`. It has one more turn, in which it is told
+    that it failed; many clients go away instead."""
 
 
 class Exchange(Protocol):

@@ -98,7 +98,7 @@ class Connection(asyncio.BufferedProtocol):
         self._backlog = Backlog()
         self._throttle = Throttle(shared.clock, self._is_heard_again)
         rules = shared.logins.get(client.listener)
-        self._login = None if rules is None else rules.login(client.host, self._logged_in)
+        self._login = rules.login(client.host, self._logged_in, self._refused) if rules else None
         self._meter = RequestMeter(
             shared.limits, shared.processor_time, lambda: self._client, self.mute
         )
@@ -331,13 +331,15 @@ class Connection(asyncio.BufferedProtocol):
 
     def _logged_in(self, user: str | None) -> None:
         self._is_finishing = self._is_finishing or user is None
-        assert self._login is not None
-        if user is None:
-            self._shared.audit.login_failed(self._client, self._login.mechanism)
-        else:
+        if user is not None:
+            assert self._login is not None
             is_again = user == self._client.user
             self._client = self._client._replace(user=user)
             self._belongs_to(user, self._login.mechanism, is_again=is_again)
+
+    def _refused(self) -> None:
+        assert self._login is not None
+        self._shared.audit.login_failed(self._client, self._login.mechanism)
 
     def _belongs_to(self, user: str, mechanism: str, *, is_again: bool) -> None:
         self._shared.audit.logged_in(self._client, mechanism, is_again=is_again)

@@ -1,8 +1,10 @@
 """Stock clients log in by tokens: call-backs, the grant of client credentials, refusals."""
 
 import asyncio
+import json
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +17,8 @@ from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from diskless.cli.cli import main
 from tests.support.authorization_server import AUDIENCE, CLIENT, ISSUER, AuthorizationServer, Issuer
+from tests.support.java_client import scenario
+from tests.support.jvm import KAFKA_VERSIONS, JvmUnavailable, KafkaTools
 from tests.support.kafka_raw_client import RawClient
 from tests.support.live_broker import LiveBroker, until
 from tests.support.ports import own_port
@@ -106,6 +110,41 @@ def test_librdkafka_asks_the_authorization_server(secured: Secured) -> None:
         "sasl.oauthbearer.token.endpoint.url": f"{secured.server.url}/token",
     }
     assert round_trip(config, "oidc") == b"value"
+
+
+@pytest.mark.exhaustive
+@pytest.mark.jvm
+@pytest.mark.parametrize("version", KAFKA_VERSIONS)
+def test_java_asks_the_authorization_server(secured: Secured, version: str) -> None:
+    url = f"{secured.server.url}/token"
+    allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={url}"
+    security = "org.apache.kafka.common.security.oauthbearer"
+    settings = {
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": MECHANISM,
+        "sasl_login_callback_handler_class": f"{security}.OAuthBearerLoginCallbackHandler",
+        "sasl_oauthbearer_token_endpoint_url": url,
+    }
+    module = f"{security}.OAuthBearerLoginModule required"
+    if version.startswith("3."):
+        of_client = f'clientId="{CLIENT[0]}" clientSecret="{CLIENT[1]}"'
+        settings["sasl_jaas_config"] = f"{module} {of_client};"
+    else:
+        settings["sasl_jaas_config"] = f"{module};"
+        settings["sasl_oauthbearer_client_credentials_client_id"] = CLIENT[0]
+        settings["sasl_oauthbearer_client_credentials_client_secret"] = CLIENT[1]
+    topic = f"java-{version}"
+    assert main(["topic", "create", topic, "--bootstrap", secured.broker.bootstrap]) == 0
+    record = {"key": None, "value": "dmFsdWU=", "headers": [], "timestamp": 1}
+    try:
+        tools = KafkaTools(version, allowed)
+    except JvmUnavailable as missing:
+        pytest.skip(str(missing))
+    with closing(tools):
+        sent = json.dumps(record).encode()
+        scenario(tools, "produce", secured.bootstrap, topic, "0", stdin=sent, **settings)
+        (read,) = scenario(tools, "read", secured.bootstrap, topic, "0", "0", "1", **settings)
+    assert read["value"] == record["value"]
 
 
 def test_kafka_python_logs_in(secured: Secured) -> None:

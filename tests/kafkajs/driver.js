@@ -136,8 +136,11 @@ function recordOf(message) {
 }
 
 const commands = {
-  // How `bootstrap`, which then is a name like any other, is reached: `options` as kafkajs takes them.
+  // How `bootstrap`, which then is a name like any other, is reached: `options` as kafkajs takes them,
+  // but for a `token`, which stands for a function that gives it.
   async client({ bootstrap, options }) {
+    const token = options.sasl?.token
+    if (token) options.sasl.oauthBearerProvider = async () => ({ value: token })
     clients.set(bootstrap, new Kafka({ clientId: 'kafkajs', logLevel: logLevel.NOTHING, ...options }))
   },
 

@@ -341,12 +341,13 @@ class JavaProcess:
 class KafkaTools:
     """One version of Kafka's Java code."""
 
-    def __init__(self, version: str) -> None:
-        """Raises JvmUnavailable when something is missing."""
+    def __init__(self, version: str, *options: str) -> None:
+        """`options` are Java's own. Raises JvmUnavailable when something is missing."""
         self.version = version
         java = java_command()
         jars = resolve("kafka-pom.xml", [{"kafka.version": version}]).directory
-        self._command = [java, *_JAVA_OPTIONS, "-cp", f"{_compiled(jars)}:{jars}/*"]
+        path = f"{_compiled(jars)}:{jars}/*"
+        self._command = [java, *_JAVA_OPTIONS, *options, "-cp", path]
         self._runner: _Runner | None = None
 
     @property

@@ -27,8 +27,10 @@ import confluent_kafka
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as AioTopicPartition
+from aiokafka.abc import AbstractTokenProvider as AioTokenProvider
 from aiokafka.errors import KafkaError as AioError
 from kafka.errors import KafkaError as PythonError
+from kafka.net.sasl.oauth import AbstractTokenProvider as PythonTokenProvider
 
 from tests.support.live_broker import until
 from tests.support.stock_clients import (
@@ -40,6 +42,7 @@ from tests.support.stock_clients import (
 )
 
 __all__ = [
+    "OAUTHBEARER",
     "AioKafka",
     "KafkaPython",
     "Librdkafka",
@@ -49,6 +52,9 @@ __all__ = [
     "librdkafka",
 ]
 
+OAUTHBEARER: Final = "OAUTHBEARER"
+TOKEN_LIVES_S: Final = 3_600.0
+"""As librdkafka is told, which does not look into tokens."""
 GIVES_UP_S: Final = 0.5
 """After which a library that tries again and again is to say why; it asks once at least."""
 
@@ -63,6 +69,7 @@ class Way(NamedTuple):
     mechanism: str = ""
     user: str = ""
     password: str = ""
+    """With OAUTHBEARER the token."""
     keys: str = ""
     """Its own key store, if it shows a certificate."""
 
@@ -112,12 +119,18 @@ def _leftovers_collected() -> Iterator[None]:
             gc.collect()
 
 
-def librdkafka(way: Way) -> dict[str, str]:
+def librdkafka(way: Way) -> dict[str, Any]:
     """The settings of librdkafka."""
-    settings = {"bootstrap.servers": way.bootstrap, "security.protocol": way.protocol}
+    settings: dict[str, Any] = {
+        "bootstrap.servers": way.bootstrap,
+        "security.protocol": way.protocol,
+    }
     if way.is_tls:
         settings["ssl.ca.location"] = way.authority
-    if way.mechanism:
+    if way.mechanism == OAUTHBEARER:
+        token = (way.password, time.time() + TOKEN_LIVES_S)
+        settings |= {"sasl.mechanism": way.mechanism, "oauth_cb": lambda _: token}
+    elif way.mechanism:
         settings |= {
             "sasl.mechanism": way.mechanism,
             "sasl.username": way.user,
@@ -184,6 +197,27 @@ class _RunningLibrdkafka(Running):
         raise AssertionError("nothing to read")
 
 
+class PythonTokens(PythonTokenProvider):  # type: ignore[misc]
+    """Gives kafka-python one token."""
+
+    def __init__(self, token: str) -> None:
+        super().__init__()
+        self._token = token
+
+    def token(self) -> str:
+        return self._token
+
+
+class AioTokens(AioTokenProvider):  # type: ignore[misc]
+    """Gives aiokafka one token."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    async def token(self) -> str:
+        return self._token
+
+
 class KafkaPython(SecuredClient):
     """kafka-python."""
 
@@ -195,7 +229,10 @@ class KafkaPython(SecuredClient):
         }
         if way.is_tls:
             settings["ssl_cafile"] = way.authority
-        if way.mechanism:
+        if way.mechanism == OAUTHBEARER:
+            provider = PythonTokens(way.password)
+            settings |= {"sasl_mechanism": way.mechanism, "sasl_oauth_token_provider": provider}
+        elif way.mechanism:
             settings |= {
                 "sasl_mechanism": way.mechanism,
                 "sasl_plain_username": way.user,
@@ -270,7 +307,10 @@ class AioKafka(SecuredClient):
         }
         if way.is_tls:
             settings["ssl_context"] = self._context(way)
-        if way.mechanism:
+        if way.mechanism == OAUTHBEARER:
+            provider = AioTokens(way.password)
+            settings |= {"sasl_mechanism": way.mechanism, "sasl_oauth_token_provider": provider}
+        elif way.mechanism:
             settings |= {
                 "sasl_mechanism": way.mechanism,
                 "sasl_plain_username": way.user,

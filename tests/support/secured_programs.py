@@ -23,12 +23,22 @@ from tests.support.jvm import JavaProcess, KafkaTools
 from tests.support.kafkajs import KafkaJsError, NodeProcess
 from tests.support.kcat import Kcat
 from tests.support.live_broker import until
-from tests.support.secured_clients import Running, SecuredClient, Way, librdkafka
+from tests.support.secured_clients import (
+    OAUTHBEARER,
+    Running,
+    SecuredClient,
+    Way,
+    librdkafka,
+)
 from tests.support.stock_clients import TIMEOUT_S
 
 __all__ = ["Java", "KafkaJs", "KcatProgram"]
 
 _names = itertools.count()
+_SECURITY: Final = "org.apache.kafka.common.security"
+_TOKEN_MODULE: Final = "oauthbearer.OAuthBearerLoginModule"
+_TOKEN_HANDLER: Final = "oauthbearer.OAuthBearerLoginCallbackHandler"
+_SASL: Final = "org.apache.kafka.sasl.oauthbearer"
 _LOGIN_MODULES: Final = {
     "PLAIN": "plain.PlainLoginModule",
     "SCRAM-SHA-256": "scram.ScramLoginModule",
@@ -54,7 +64,9 @@ class KafkaJs(SecuredClient):
             if way.keys:
                 own = Path(way.keys).read_text()
                 options["ssl"] |= {"key": own, "cert": own}
-        if way.mechanism:
+        if way.mechanism == OAUTHBEARER:
+            options["sasl"] = {"mechanism": "oauthbearer", "token": way.password}
+        elif way.mechanism:
             options["sasl"] = {
                 "mechanism": way.mechanism.lower(),
                 "username": way.user,
@@ -198,10 +210,20 @@ class _RunningKcat(Running):
 class Java(SecuredClient):
     """kafka-clients of one version."""
 
-    def __init__(self, tools: KafkaTools, directory: Path) -> None:
-        """`directory` is where key stores are put that Java can read."""
-        self._tools = tools
+    def __init__(self, version: str, directory: Path) -> None:
+        """`directory` is where key stores and tokens are put that Java can read.
+
+        Raises JvmUnavailable.
+        """
         self._directory = directory
+        self._token = directory / "token"
+        allowed = f"-D{_SASL}.allowed"
+        self._tools = KafkaTools(
+            version, f"{allowed}.urls={self._token.as_uri()}", f"{allowed}.files={self._token}"
+        )
+
+    def close(self) -> None:
+        self._tools.close()
 
     def _settings(self, way: Way) -> dict[str, str]:
         settings = {"security_protocol": way.protocol}
@@ -210,8 +232,16 @@ class Java(SecuredClient):
                 "ssl_truststore_type": "PEM",
                 "ssl_truststore_location": way.authority,
             }
-        if way.mechanism:
-            module = f"org.apache.kafka.common.security.{_LOGIN_MODULES[way.mechanism]}"
+        if way.mechanism == OAUTHBEARER:
+            self._token.write_text(way.password)
+            settings |= {
+                "sasl_mechanism": way.mechanism,
+                "sasl_jaas_config": f"{_SECURITY}.{_TOKEN_MODULE} required;",
+                "sasl_login_callback_handler_class": f"{_SECURITY}.{_TOKEN_HANDLER}",
+                "sasl_oauthbearer_token_endpoint_url": self._token.as_uri(),
+            }
+        elif way.mechanism:
+            module = f"{_SECURITY}.{_LOGIN_MODULES[way.mechanism]}"
             settings |= {
                 "sasl_mechanism": way.mechanism,
                 "sasl_jaas_config": f'{module} required username="{way.user}" '

@@ -50,7 +50,7 @@ class OAuthBearerExchange:
                 raise AuthenticationFailed("nobody may act as somebody else")
         except AuthenticationFailed as refusal:
             self._refusal = refusal
-            return Step(INVALID_TOKEN)
+            return Step(INVALID_TOKEN, refusal=refusal)
         return Step(b"", bearer.user, bearer.ends_at_ms)
 
 

@@ -47,11 +47,13 @@ def credentials(**passwords: str) -> ScramCredentials:
 
 
 class Token:
-    """A mechanism whose token says what comes of it: `user`, `user:END-MS`, or `more`."""
+    """A mechanism whose token says what comes of it: `user`, `user:END-MS`, `more`, `refused`."""
 
     async def step(self, token: bytes) -> Step:
         if token == b"more":
             return Step(b"go on")
+        if token == b"refused":
+            return Step(b"why", refusal=AuthenticationFailed("refused"))
         user, _, end = token.decode().partition(":")
         if user == "wrong":
             raise AuthenticationFailed("wrong")
@@ -67,6 +69,7 @@ class Rig:
         self.slept: list[float] = []
         self.ended: list[tuple[str, str]] = []
         self.users: list[str | None] = []
+        self.failed = 0
         self.checked = 0
         rng = random.Random(1)
         users = ScramUsers(lambda: self.known, decoy_key=b"k")
@@ -88,7 +91,10 @@ class Rig:
         )
 
     def login(self, host: str = "h") -> Login:
-        return self.rules.login(host, self.users.append)
+        return self.rules.login(host, self.users.append, self._failed)
+
+    def _failed(self) -> None:
+        self.failed += 1
 
     async def _sleep(self, delay: float) -> None:
         self.slept.append(delay)
@@ -176,6 +182,19 @@ async def test_failures_are_answered_later_and_later_by_address() -> None:
     rig.clock.advance(61)
     await scram(begun(rig), "ann", "wrong")
     assert rig.slept[-1] == 0.1
+
+
+async def test_a_mechanisms_own_refusal_counts_though_the_client_goes_away() -> None:
+    rig = Rig()
+    login = begun(rig, "TOKEN")
+    assert await login.authenticate(b"refused") == Authenticated(b"why")
+    assert (rig.ended, rig.slept, rig.failed) == ([("TOKEN", "failure")], [0.1], 1)
+    assert rig.users == [], "it may still be told in Kafka's words"
+    with pytest.raises(ProtocolError):
+        login.check(PRODUCE, 10)
+    assert (await login.authenticate(b"wrong")).error is LoginError.FAILED
+    assert (rig.ended, rig.slept, rig.failed) == ([("TOKEN", "failure")], [0.1], 1)
+    assert rig.users == [None]
 
 
 def test_an_unknown_mechanism_is_told_those_that_there_are() -> None:

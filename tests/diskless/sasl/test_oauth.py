@@ -435,7 +435,9 @@ async def test_a_bad_token_is_told_so_and_the_next_message_ends_it(sent: str) ->
     rig = Rig()
     exchange = OAuthBearerExchange(rig.check.bearer)
     first = message(rig.token(exp=1)) if sent == "expired" else message(rig.token(), "bob")
-    assert await exchange.step(first) == Step(INVALID_TOKEN)
+    step = await exchange.step(first)
+    assert (step.token, step.user) == (INVALID_TOKEN, None)
+    assert step.refusal is not None
     # Whatever comes next, a good token too, there is no way back.
     for following in (b"\x01", message(rig.token()), b""):
         with pytest.raises(AuthenticationFailed, match=r"ended|else"):
