@@ -40,10 +40,13 @@ from diskless.api.records import (
 )
 from diskless.api.records.throttled_fetch import throttled
 from diskless.api.topics import (
+    alter_partition_reassignments,
     create_partitions,
     create_topics,
     delete_topics,
     describe_topic_partitions,
+    elect_leaders,
+    list_partition_reassignments,
     metadata,
 )
 from diskless.api.transactions import (
@@ -120,6 +123,9 @@ def kafka_apis(
             create_topics.api(topics, topic_configs, access),
             delete_topics.api(topics, access),
             create_partitions.api(topics, access),
+            elect_leaders.api(topics, access),
+            alter_partition_reassignments.api(cluster, topics, access),
+            list_partition_reassignments.api(access),
             delete_records.api(topics, topic_configs, access),
             offset_commit.api(groups, access),
             txn_offset_commit.api(groups, access),

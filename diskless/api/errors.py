@@ -43,6 +43,14 @@ class InvalidReplicaAssignment(Rejected):
     """A manual assignment of other partitions than are to be created."""
 
 
+class ElectionNotNeeded(Rejected):
+    """The partition has its preferred leader."""
+
+
+class NoReassignmentInProgress(Rejected):
+    """A reassignment is cancelled that there is not."""
+
+
 class GroupAuthorizationFailed(Rejected):
     """The client may not do this to the group."""
 
@@ -157,6 +165,8 @@ KAFKA_CODE: Final[Mapping[type[DisklessError], ErrorCode]] = {
     InvalidRequiredAcks: ErrorCode.invalid_required_acks,
     InvalidReplicationFactor: ErrorCode.invalid_replication_factor,
     InvalidReplicaAssignment: ErrorCode.invalid_replica_assignment,
+    ElectionNotNeeded: ErrorCode.election_not_needed,
+    NoReassignmentInProgress: ErrorCode.no_reassignment_in_progress,
     fetch_sessions.FetchSessionUnknown: ErrorCode.fetch_session_id_not_found,
     fetch_sessions.InvalidFetchSessionEpoch: ErrorCode.invalid_fetch_session_epoch,
     fetch_sessions.FetchSessionTopicIds: ErrorCode.fetch_session_topic_id_error,

@@ -406,6 +406,27 @@ class Questions:
         answer = self._ask(74, version, resource_types=[])
         assert answer.error_code == NOTHING
 
+    def elect_leaders(self, version: int) -> None:
+        wanted = [{"topic": TOPIC, "partitions": [0]}]
+        answer = self._ask(43, version, election_type=0, topic_partitions=wanted, timeout_ms=1_000)
+        (topic,) = answer.replica_election_results
+        assert [int(row.error_code) for row in topic.partition_result] == [84]
+
+    def alter_partition_reassignments(self, version: int) -> None:
+        moved = [{"partition_index": 0, "replicas": [0]}]
+        answer = self._ask(
+            *(45, version),
+            topics=[{"name": TOPIC, "partitions": moved}],
+            allow_replication_factor_change=False,
+            timeout_ms=1_000,
+        )
+        assert int(answer.error_code) == NOTHING
+        assert [int(row.error_code) for row in answer.responses[0].partitions] == [NOTHING]
+
+    def list_partition_reassignments(self, version: int) -> None:
+        answer = self._ask(46, version, topics=None, timeout_ms=1_000)
+        assert (int(answer.error_code), len(answer.topics)) == (NOTHING, 0)
+
     def describe_log_dirs(self, version: int) -> None:
         answer = self._ask(35, version, topics=[{"topic": TOPIC, "partitions": [0]}])
         (directory,) = answer.results
@@ -709,7 +730,10 @@ QUESTIONS: Final[dict[int, Callable[[Questions, int], None]]] = {
     36: Questions.sasl_authenticate,
     37: Questions.create_partitions,
     42: Questions.delete_groups,
+    43: Questions.elect_leaders,
     44: Questions.incremental_alter_configs,
+    45: Questions.alter_partition_reassignments,
+    46: Questions.list_partition_reassignments,
     47: Questions.offset_delete,
     48: Questions.describe_client_quotas,
     49: Questions.alter_client_quotas,

@@ -217,7 +217,7 @@ def test_quotas_are_set_found_by_every_filter_and_removed(
 
 def test_what_is_not_served_is_refused_by_name(tools: KafkaTools, broker: LiveBroker) -> None:
     found = ask(tools, "unserved", broker)
-    assert set(found) == {"acls", "quorum", "reassignments", "tokens"}
+    assert set(found) == {"acls", "quorum", "tokens"}
     # Rules are served where there is an authorizer (tests/clients/test_acl_clients.py).
     assert found.pop("acls") == "SecurityDisabledException"
     assert set(found.values()) == {"UnsupportedVersionException"}

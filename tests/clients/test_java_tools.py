@@ -191,6 +191,35 @@ def test_quotas_of_clients_are_set_shown_and_removed(kafka: KafkaCommands, topic
     assert "consumer_byte_rate" in shown
 
 
+# Leaders and replicas
+
+
+def test_leaders_are_elected_and_nothing_moves(
+    kafka: KafkaCommands, topic: str, tmp_path: Path
+) -> None:
+    kafka("TopicCommand", "--create", "--topic", topic, "--partitions", "2")
+    preferred = ("--election-type", "preferred")
+    for wanted in (("--topic", topic, "--partition", "1"), ("--all-topic-partitions",)):
+        said = kafka("LeaderElectionCommand", *preferred, *wanted).stdout
+        assert ("Valid replica already elected" in said) == ("--topic" in wanted)
+    unknown = kafka.refused(
+        "LeaderElectionCommand", *preferred, "--topic", "nobody", "--partition", "0"
+    )
+    assert "UnknownTopicOrPartitionException" in unknown
+
+    plan = tmp_path / "plan.json"
+    moves = [{"topic": topic, "partition": number, "replicas": [0]} for number in range(2)]
+    plan.write_text(json.dumps({"version": 1, "partitions": moves}))
+    reassigned = ("ReassignPartitionsCommand", "--reassignment-json-file", str(plan))
+    assert "Successfully started" in kafka(*reassigned, "--execute").stdout
+    verified = kafka(*reassigned, "--verify").stdout
+    assert verified.count("is completed.") == 2
+    assert "No partition reassignments found" in kafka("ReassignPartitionsCommand", "--list").stdout
+    moves[0]["replicas"] = [7]
+    plan.write_text(json.dumps({"version": 1, "partitions": moves}))
+    assert "7" in kafka.refused(*reassigned, "--execute")
+
+
 # Records
 
 

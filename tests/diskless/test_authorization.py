@@ -520,6 +520,21 @@ CASES = [
                  codes("responses"), [42, 30], [42, 42], False),
         )
     ],
+    Case("topics", 43, range(3), [(ALTER, CLUSTER)],
+         always(election_type=0,
+                topic_partitions=both(lambda n: {"topic": n, "partitions": [0]})),
+         lambda answer: [int(topic.partition_result[0].error_code)
+                         for topic in answer.replica_election_results],
+         [31, 31], [84, 84], False),
+    Case("topics", 45, range(2), [(ALTER, CLUSTER)],
+         always(topics=both(lambda n: {"name": n, "partitions": [
+             {"partition_index": 0, "replicas": None}]})),
+         lambda answer: [int(topic.partitions[0].error_code) for topic in answer.responses],
+         [31, 31], [85, 85], False),
+    Case("topics", 46, range(1), [(DESCRIBE, CLUSTER)],
+         always(topics=both(lambda n: {"name": n, "partition_indexes": [0]})),
+         lambda answer: (code(answer), [topic.name for topic in answer.topics]),
+         (31, ["open", "closed"]), (0, []), False),
     Case("sizes", 35, range(1, 3), [(DESCRIBE, CLUSTER)], always(topics=None),
          lambda answer: len(answer.results), 0, 1, False),
     Case("sizes", 35, range(3, 5), [(DESCRIBE, CLUSTER)], always(topics=None),

@@ -350,7 +350,6 @@ public final class AdminScenarios {
     private void unserved() throws Exception {
         found.put("acls", error(admin.describeAcls(AclBindingFilter.ANY).values()));
         found.put("quorum", error(admin.describeMetadataQuorum().quorumInfo()));
-        found.put("reassignments", error(admin.listPartitionReassignments().reassignments()));
         found.put("tokens", error(admin.describeDelegationToken().delegationTokens()));
     }
 

@@ -18,6 +18,7 @@ _CLASS: Final = {
     "ConfigCommand": "kafka.admin.ConfigCommand",
     "ConsoleConsumer": f"{_TOOLS}consumer.ConsoleConsumer",
     "ConsumerGroupCommand": f"{_TOOLS}consumer.group.ConsumerGroupCommand",
+    "ReassignPartitionsCommand": f"{_TOOLS}reassign.ReassignPartitionsCommand",
 }
 _CLASS_3: Final = {
     "AclCommand": "kafka.admin.AclCommand",

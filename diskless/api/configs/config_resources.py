@@ -1,7 +1,8 @@
 """Holds what the APIs for configs share: resources, who may see and alter them, checks, answers.
 
-- A topic's configs can be altered. A broker's are read only, and so are groups', which are the same
-  for all groups; there are no configs of loggers and clients: INVALID_REQUEST says which.
+- A topic's configs can be altered. A broker's are read only (but a limit of replication, which none
+  has, can be taken away), and so are groups', which are the same for all groups; there are no
+  configs of loggers and clients: INVALID_REQUEST says which.
 - A request says once what becomes of a resource, and of each of its keys: INVALID_REQUEST for
   both times where it does not.
 - Configs of topics and groups are asked for by name (DESCRIBE_CONFIGS, ALTER_CONFIGS); a client
@@ -23,6 +24,7 @@ from diskless.loop.long_work import Steps, gathered
 from diskless.ports import ClientInfo, TopicAdmin
 from diskless.protocol.messages import Fields, decode_request, encode_response
 from diskless.server.registry import Deferred, Handler, Outcome, ReplySteps, Request
+from diskless.topics.topic_config_entries import ConfigOperation
 from wal.errors import DisklessError, InvalidRequest, UnknownTopicId
 
 TOPIC: Final = 2
@@ -34,6 +36,12 @@ CONFIGS_MAX: Final = 1_000
 
 UNSERVED: Final = {8: "broker loggers", 16: "client metrics"}
 """What has configs in Kafka and none here."""
+
+_THROTTLES: Final = {
+    "leader.replication.throttled.rate",
+    "follower.replication.throttled.rate",
+    "replica.alter.log.dirs.io.max.bytes.per.second",
+}
 
 Change = Callable[[Mapping[str, str]], Mapping[str, str]]
 """What is set on a topic afterwards, of what is set on it now. Raises DisklessError."""
@@ -142,11 +150,21 @@ def _altered_rows(
         }
 
 
+def _is_no_throttle(config: Any) -> bool:
+    """Whether it takes away what no broker has: kafka-reassign-partitions --verify does."""
+    return (
+        config.name in _THROTTLES
+        and getattr(config, "config_operation", None) == ConfigOperation.DELETE
+    )
+
+
 async def _alter(topics: TopicAdmin, resource: Any, change: Change, *, validate_only: bool) -> None:
     names = [config.name for config in resource.configs]
     if len(set(names)) < len(names):
         raise InvalidRequest("Error due to duplicate config keys")
     if resource.resource_type == BROKER:
+        if names and all(map(_is_no_throttle, resource.configs)):
+            return
         raise InvalidRequest(
             f"Cannot update these configs dynamically: {', '.join(names) or 'none'}; a broker's "
             "configuration is read when it starts"

@@ -34,6 +34,16 @@ def partition_of(topic: TopicDescription, partition: int) -> TopicIdPartition:
     return TopicIdPartition(topic.topic_id, partition)
 
 
+def known_partition(topics: TopicAdmin, name: str, partition: int) -> TopicIdPartition:
+    """Of any topic, in the words of Kafka's controller. Raises UnknownPartition."""
+    topic = topics.topics().get(name)
+    if topic is None:
+        raise UnknownPartition(f"No such topic as {name}")
+    if not 0 <= partition < topic.partition_count:
+        raise UnknownPartition(f"No such partition as {name}-{partition}")
+    return TopicIdPartition(topic.topic_id, partition)
+
+
 def topic_of_row(row: Fields) -> str:
     """How the audit log names the topic of an answer's row."""
     return f"topic:{row['name']}"

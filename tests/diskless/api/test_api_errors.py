@@ -67,6 +67,8 @@ def test_the_codes_of_produce_are_kafkas():
         errors.PolicyViolation: 44,
         api_errors.InvalidRequiredAcks: 21,
         api_errors.InvalidReplicationFactor: 38,
+        api_errors.ElectionNotNeeded: 84,
+        api_errors.NoReassignmentInProgress: 85,
         api_errors.UnsupportedVersion: 35,
     }
     assert {kind: kafka_code(kind("x")) for kind in expected} == expected
