@@ -152,6 +152,11 @@ def test_a_value_that_is_no_object_is_a_mismatch(text: str) -> None:
     assert _one(_flat(a={"type": "integer"}), text) == TYPE_MISMATCH
 
 
+@pytest.mark.parametrize("text", ['1,"x":2', "1}", "1},{", ""])
+def test_what_is_json_only_within_something_is_malformed(text: str) -> None:
+    assert _one({"type": "integer"}, text) == MALFORMED
+
+
 def test_null_and_missing_are_null_anywhere() -> None:
     schema = _flat(a={"type": "integer"}, b={"type": "array", "items": {"type": "string"}})
     assert _one(schema, '{"a":null,"b":[null,"x"],"c":7}') == {"a": None, "b": [None, "x"]}
