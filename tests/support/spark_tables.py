@@ -10,10 +10,14 @@ clients (tests/support/jvm.py), and tests/jvm/spark/SqlLines.java answers SQL ov
 Maven lists releases before their jars can be had everywhere, so those before it are tried next.
 """
 
+import argparse
 import json
+import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Self
 
 from tests.support.jvm import (
     SCALA_VERSION,
@@ -33,6 +37,33 @@ _OPENED: Final = (
     *("java.util", "java.util.concurrent", "java.util.concurrent.atomic"),
     *("sun.nio.ch", "sun.nio.cs", "sun.security.action", "sun.util.calendar"),
 )
+
+
+class CommandLine(NamedTuple):
+    """The line with `spark-sql` in docs/tables.md."""
+
+    package: str
+    given: Mapping[str, str]
+    """Settings."""
+    query: str
+
+    @classmethod
+    def of_the_page(cls) -> Self:
+        text = (Path(__file__).parents[2] / "docs" / "tables.md").read_text("utf-8")
+        (block,) = re.findall(r"```sh\n([^`]*?\nspark-sql [^`]*)```", text)
+        line = argparse.ArgumentParser()
+        line.add_argument("--packages")
+        line.add_argument("--conf", action="append")
+        line.add_argument("-e", dest="query")
+        options = line.parse_args(shlex.split(block.replace("\\\n", " "), comments=True)[1:])
+        given = dict(conf.split("=", 1) for conf in options.conf)
+        return cls(options.packages, given, options.query)
+
+    def settings(self, catalogue_url: str) -> Mapping[str, str]:
+        """As the page has them, with the address of a broker."""
+        uri = "spark.sql.catalog.lake.uri"
+        assert self.given[uri] == "http://localhost:9644"
+        return {**self.given, uri: catalogue_url}
 
 
 class SparkTables:
@@ -58,6 +89,10 @@ class SparkTables:
 def spark_tables(catalogue_url: str) -> Iterator[SparkTables]:
     """A process of its own. Raises JvmUnavailable when something is missing."""
     java = java_command()
+    page = CommandLine.of_the_page()
+    assert page.package == (
+        f"org.apache.iceberg:iceberg-spark-runtime-{SPARK_LINE}_{SCALA_VERSION}:{ICEBERG_VERSION}"
+    )
     jars = resolve(
         "iceberg-pom.xml",
         [
@@ -76,9 +111,7 @@ def spark_tables(catalogue_url: str) -> Iterator[SparkTables]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.shuffle.partitions": "1",
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
-        "spark.sql.catalog.lake.type": "rest",
-        "spark.sql.catalog.lake.uri": catalogue_url,
+        **page.settings(catalogue_url),
         # Each query sees the newest snapshot.
         "spark.sql.catalog.lake.cache-enabled": "false",
     }

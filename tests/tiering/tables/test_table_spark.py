@@ -14,7 +14,7 @@ from demo.lake import open_duckdb
 from tests.support.jvm import JvmUnavailable
 from tests.support.live_broker import LiveBroker
 from tests.support.profiles import IS_EXHAUSTIVE
-from tests.support.spark_tables import SPARK_LINE, SparkTables, spark_tables
+from tests.support.spark_tables import SPARK_LINE, CommandLine, SparkTables, spark_tables
 from tests.support.table_engines import (
     catalogue_url,
     expected_facts,
@@ -22,7 +22,7 @@ from tests.support.table_engines import (
     told_by_pyiceberg,
     told_by_spark,
 )
-from tests.support.topic_table import RANGE_MS, START_MS, TopicTable
+from tests.support.topic_table import PARTITIONS, RANGE_MS, START_MS, TopicTable
 
 pytestmark = pytest.mark.jvm
 
@@ -62,5 +62,12 @@ def test_spark_sees_what_the_other_engines_see(broker: LiveBroker, spark: SparkT
             assert told_by_duckdb(lake, topic, cut_ms) == expected, (number, step)
             assert told_by_pyiceberg(topic, cut_ms) == expected, (number, step)
     assert topic.merged
+    found = spark.sql(CommandLine.of_the_page().query.replace(".flights", ".steps"))
+    rows = topic.expected()
+    assert sorted(tuple(row.values()) for row in found) == [
+        (partition, len(offsets), max(offsets))
+        for partition in range(PARTITIONS)
+        if (offsets := [row.offset for where, row in rows if where == partition])
+    ]
     with pytest.raises(AssertionError, match="does not support endpoint"):
         spark.sql("delete from lake.topics.steps")

@@ -1,0 +1,182 @@
+"""The commands of docs/tables.md, from the top of the page to its end, on one broker.
+
+What a reader has to put in, addresses, directories and options that were given before, is put in;
+nothing else is changed. Rolls and table passes run in this process, where the page has `diskless
+tier`. Spark 4.1 reads tables as the page says in tests/tiering/tables/test_table_spark.py, and the
+view of a compacted topic is in tests/tiering/test_latest_view.py.
+"""
+
+import ast
+import json
+import random
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.sql import DataFrame, SparkSession
+
+from demo.lake import open_duckdb
+from diskless.cli.cli import _parser, main
+from metadata.operations import PlanSegments
+from metadata.table_operations import ListTables
+from tests.support.live_broker import LiveBroker
+from tests.support.table_engines import catalogue_url
+from tests.support.topic_table import roll_typed
+from tiering.coordinator_client import CoordinatorClient
+from tiering.jobs.rolls import roll_once
+from tiering.spark_roller import SparkRoller
+from tiering.tables.passes import TablePasses
+from wal.clock import SystemClock
+
+PAGE: Final = (Path(__file__).parents[3] / "docs" / "tables.md").read_text("utf-8")
+SCHEMA: Final = {
+    "type": "object",
+    "properties": {"carrier": {"type": "string"}, "delay": {"type": "integer"}},
+}
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated"),
+]
+
+PARTITIONS: Final = 4
+DECEMBER_MS: Final = 1_796_083_200_000
+"""Of 2026, behind what conditions of the page ask for."""
+PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
+
+
+class Reader:
+    """Somebody who types in what the page shows."""
+
+    def __init__(self, spark: SparkSession, broker: LiveBroker, directory: Path) -> None:
+        self.spark = spark
+        self.broker = broker
+        self.directory = directory
+        self.names: dict[str, Any] = {"spark": spark}
+        self._given = {
+            "localhost:9092": broker.bootstrap,
+            "http://localhost:9644": catalogue_url(broker),
+            "s3a://bucket/prefix": broker.broker.storage.store.url,
+            "/data/": f"{directory}/",
+            "  # and the others": (
+                f'.option("bootstrap", "{broker.bootstrap}").option("topic", "flights")'
+            ),
+        }
+
+    def block(self, language: str, part: str) -> str:
+        """The one block of the page that has `part`, with what a reader puts in."""
+        blocks = re.findall(r"```(\w*)\n(.*?)```", PAGE, re.DOTALL)
+        (text,) = [text for written_in, text in blocks if written_in == language and part in text]
+        for shown, put_in in self._given.items():
+            text = text.replace(shown, put_in)
+        return str(text)
+
+    def python(self, part: str) -> Any:
+        """Run a block; its last expression is what it comes to."""
+        tree = ast.parse(self.block("python", part))
+        last = tree.body[-1]
+        if not isinstance(last, ast.Expr):
+            exec(compile(tree, part, "exec"), self.names)
+            return None
+        body = ast.Module(tree.body[:-1], [])
+        exec(compile(body, part, "exec"), self.names)
+        return eval(compile(ast.Expression(last.value), part, "eval"), self.names)
+
+    def shell(self, part: str) -> None:
+        """Run the lines of a block that are commands for brokers, and parse those of jobs."""
+        for line in self.block("sh", part).splitlines():
+            words = shlex.split(line, comments=True)
+            if words[:2] == ["diskless", "tier"]:
+                _parser().parse_args(words[1:])
+            elif words[:1] == ["diskless"]:
+                assert main([*words[1:], "--bootstrap", self.broker.bootstrap]) == 0
+
+    def produce(self, count: int) -> None:
+        producer = Producer({"bootstrap.servers": self.broker.bootstrap})
+        for number in range(count):
+            value = json.dumps({"carrier": "UA" if number % 2 else "AA", "delay": number})
+            partition = number % PARTITIONS
+            producer.produce("flights", value, str(number), partition, timestamp=DECEMBER_MS)
+        assert producer.flush(30) == 0
+
+    def roll(self) -> None:
+        asked = PlanSegments(include_partial=True, topics=("flights",))
+        client = CoordinatorClient(self.broker.bootstrap)
+        report = roll_once(client, roll_typed, asked=asked)
+        assert report.segments, report
+
+    def write_tables(self) -> None:
+        with TablePasses(
+            CoordinatorClient(self.broker.bootstrap),
+            ListTables(),
+            object_store_url=None,
+            clock=SystemClock(),
+            rng=random.Random(1),
+        ) as passes:
+            assert not passes.run_pass().failures
+
+
+@pytest.fixture
+def reader(spark_roller: SparkRoller, tmp_path: Path) -> Iterator[Reader]:
+    settings = {"http.listen": "127.0.0.1:0", "log.retention.ms": "-1"}
+    settings["log.message.timestamp.after.max.ms"] = str(2**63 - 1)
+    with LiveBroker(tmp_path / "broker", settings) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        topics = ("flights", "flights-as-json", "shouted")
+        made = admin.create_topics([NewTopic(name, PARTITIONS) for name in topics])
+        assert [future.result(30) for future in made.values()] == [None] * 3
+        yield Reader(spark_roller.session, broker, tmp_path)
+    spark_roller.session.conf.unset(PUSHDOWN)
+
+
+def averages(frame: DataFrame) -> dict[str, float]:
+    return {row[0]: row[1] for row in frame.collect()}
+
+
+def test_a_reader_gets_what_the_page_says(
+    reader: Reader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("flight.json").write_text(json.dumps(SCHEMA))
+    reader.shell("--set value.schema=@flight.json")
+    reader.produce(40)
+    reader.roll()
+    delays = {"AA": 19.0, "UA": 20.0}
+    assert averages(reader.python("spark.read.parquet")) == delays
+
+    reader.produce(40)
+    reader.python("register(spark)")
+    flights: DataFrame = reader.names["flights"]
+    assert flights.count() == 80
+    assert averages(reader.python('"*,data,data_error"')) == delays
+    found = reader.python('"pushdown", "true"')
+    assert found.count() == 0
+    assert reader.names["flights"].load().where("partition = 3 and offset >= 15").count() == 5
+
+    reader.python('"maxOffsetsPerTrigger"')
+    reader.names["query"].awaitTermination(120)
+    assert reader.spark.read.parquet(f"{tmp_path}/flights").count() == 80
+
+    reader.names["flights"] = flights
+    reader.python('"flights-as-json"')
+    written = flights.sparkSession.read.format("diskless").option("topic", "flights-as-json")
+    (row,) = (
+        written.option("bootstrap", reader.broker.bootstrap)
+        .load()
+        .selectExpr(
+            "count(*)", "count(distinct get_json_object(cast(value as string), '$.offset'))"
+        )
+        .collect()
+    )
+    assert tuple(row) == (80, 20)
+
+    reader.shell("table.enabled=true")
+    reader.write_tables()
+    with open_duckdb() as lake:
+        counts = lake.execute(reader.block("sql", "ATTACH")).fetchall()
+    assert sorted(counts) == [(partition, 10, 9) for partition in range(PARTITIONS)]
+    assert reader.python("RestCatalog").num_rows == 40
