@@ -39,7 +39,7 @@ CLUSTER_SETTINGS: Final[Mapping[str, str]] = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "2000",
 }
 BROKERS: Final = (1, 2, 3)
-LARGE: Final = Sizes(tellers=8, clerks=2, accounts=50, partitions=12)
+LARGE: Final = Sizes(tellers=8, clerks=2, accounts=50, partitions=12, has_tables=True)
 
 
 def test_a_bank_loses_no_money(tmp_path: Path) -> None:

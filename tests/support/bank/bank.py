@@ -30,10 +30,7 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 from confluent_kafka import (
-    OFFSET_BEGINNING,
-    Consumer,
     IsolationLevel,
-    KafkaError,
     KafkaException,
     TopicPartition,
 )
@@ -41,7 +38,6 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from tests.support.bank.books import (
     Balance,
-    Leg,
     LogEnd,
     Outcome,
     Transfer,
@@ -53,6 +49,7 @@ from tests.support.bank.books import (
     outcome_faults,
 )
 from tests.support.bank.programs import BALANCES, CLIENT, TOPIC
+from tests.support.bank.readers import ConsumingReader, Reader, TableReader
 from tests.support.live_broker import until
 from tests.support.stock_clients import QUIET, TIMEOUT_S
 
@@ -81,6 +78,8 @@ class Sizes(NamedTuple):
     """Of the clerks in their group."""
     pause_s: float = 0.02
     """Of a teller between two transfers, on average."""
+    has_tables: bool = False
+    """Tasks of Spark read along, while what they read is rolled."""
 
 
 class Program:
@@ -161,82 +160,6 @@ class Program:
                 self.events.append(json.loads(line))
 
 
-class Reader:
-    """A consumer of all partitions of one topic, which reads what is committed, in a thread."""
-
-    def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
-        self.found: list[tuple[int, int, float, dict[str, Any]]] = []
-        """Partition, offset, when, and the value, in the order in which they were read."""
-        self._ends = dict.fromkeys(range(partitions), 0)
-        self._stopping = threading.Event()
-        self._failure: BaseException | None = None
-        self._consumer = Consumer(
-            {
-                **CLIENT,
-                "bootstrap.servers": bootstrap,
-                "group.id": "readers",
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
-                "isolation.level": "read_committed",
-                "auto.offset.reset": "error",
-                "fetch.wait.max.ms": 100,
-                "logger": QUIET,
-            }
-        )
-        self._consumer.assign([TopicPartition(topic, one, OFFSET_BEGINNING) for one in self._ends])
-        self._thread = threading.Thread(target=self._run, name=f"reads {topic}")
-        self._thread.start()
-
-    def has_read_to(self, ends: Mapping[int, int]) -> bool:
-        assert self._failure is None, self._failure
-        return all(self._ends[partition] >= end for partition, end in ends.items())
-
-    def stop(self) -> None:
-        self._stopping.set()
-        self._thread.join()
-        self._consumer.close()
-
-    def legs(self) -> list[Leg]:
-        return [
-            Leg(
-                partition=partition,
-                offset=offset,
-                transfer_id=value["id"],
-                teller=value["teller"],
-                number=value["number"],
-                account=value["account"],
-                amount=value["amount"],
-                seen_s=seen_s,
-            )
-            for partition, offset, seen_s, value in self.found
-        ]
-
-    def balances(self) -> list[Balance]:
-        return [
-            Balance(partition, value["leg"], value["account"], value["amount"])
-            for partition, _, _, value in self.found
-        ]
-
-    def _run(self) -> None:
-        try:
-            while not self._stopping.is_set():
-                for message in self._consumer.consume(1_000, 0.1):
-                    error = message.error()
-                    partition, offset = message.partition(), message.offset()
-                    if error is None:
-                        assert partition is not None
-                        assert offset is not None
-                        value = json.loads(message.value() or b"")
-                        self.found.append((partition, offset, time.monotonic(), value))
-                    elif error.code() == KafkaError._PARTITION_EOF:
-                        assert partition is not None
-                        self._ends[partition] = offset or 0
-                    elif error.fatal() or error.code() == KafkaError._AUTO_OFFSET_RESET:
-                        raise KafkaException(error)
-        except BaseException as failure:
-            self._failure = failure
-
-
 class Watch:
     """Asks again and again where the partitions end, in a thread."""
 
@@ -311,6 +234,8 @@ class Bank:
             topic.result(TIMEOUT_S)
         self._watch = Watch(self._bootstrap, self._sizes.partitions)
         self._readers["first"] = self._reader(TOPIC)
+        if self._sizes.has_tables:
+            self._readers["table"] = TableReader(self._bootstrap, TOPIC, self._sizes.partitions)
         for number in range(self._sizes.tellers):
             self._start("teller", f"teller-{number}")
         for number in range(self._sizes.clerks):
@@ -450,8 +375,14 @@ class Bank:
         why = Counter(event["why"] for event in events if event["event"] == "failed")
         return (
             f"{dict(outcomes)} transfers, {len(self._balances)} balances, {said['failed']} failed "
-            f"({dict(why)}), {said['fenced']} fenced; {dict(self.troubles)}"
+            f"({dict(why)}), {said['fenced']} fenced; {dict(self.troubles)}{self._of_tables()}"
         )
+
+    def _of_tables(self) -> str:
+        tables = self._readers.get("table")
+        if not isinstance(tables, TableReader):
+            return ""
+        return f"; {tables.reads} reads of tables, {tables.segments} segments"
 
     # Staff
 
@@ -514,7 +445,7 @@ class Bank:
                 self._start(name.partition("-")[0], name)
 
     def _reader(self, topic: str) -> Reader:
-        return Reader(self._bootstrap, topic, self._sizes.partitions)
+        return ConsumingReader(self._bootstrap, topic, self._sizes.partitions)
 
     def _until_nothing_is_open(self) -> Mapping[int, int]:
         """Where the partitions end then."""
@@ -549,7 +480,7 @@ class Bank:
         if self._watch is not None:
             self._watch.stop()
         for reader in self._readers.values():
-            if not reader._stopping.is_set():
+            if not reader.is_stopped:
                 reader.stop()
 
 

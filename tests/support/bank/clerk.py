@@ -12,7 +12,6 @@ import time
 from typing import Any, Final, NamedTuple
 
 from confluent_kafka import (
-    OFFSET_BEGINNING,
     Consumer,
     IsolationLevel,
     KafkaError,
@@ -134,7 +133,7 @@ class Clerk:
         for place in call(lambda: self._consumer.committed(mine, CALL_S)):
             try:
                 if place.offset < 0:
-                    place.offset = OFFSET_BEGINNING
+                    place.offset = 0
                 self._consumer.seek(place)
             except KafkaException as failure:
                 # It was taken from this clerk meanwhile.
@@ -162,7 +161,7 @@ class Clerk:
         )
         try:
             end = high_watermark(AdminClient(self._client), BALANCES, partition)
-            reader.assign([TopicPartition(BALANCES, partition, OFFSET_BEGINNING)])
+            reader.assign([TopicPartition(BALANCES, partition, 0)])
             found: dict[int, int] = {}
             ends_at = time.monotonic() + PATIENCE_S
             while time.monotonic() < ends_at:
