@@ -119,11 +119,14 @@ class Gate:
     def _begin(self, work: Callable[..., None], *arguments: object) -> None:
         def run() -> None:
             work(*arguments)
-            self._threads.discard(thread)
+            with self._lock:
+                self._threads.discard(threading.current_thread())
 
         thread = threading.Thread(target=run)
-        self._threads.add(thread)
-        thread.start()
+        with self._lock:
+            # It ends behind this, so what is in the set has been started.
+            thread.start()
+            self._threads.add(thread)
 
     def _accept(self, listener: socket.socket) -> None:
         with suppress(OSError):
