@@ -17,6 +17,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, To
 
 from demo.broker_process import BrokerProcess
 from tests.support import stock_clients as clients
+from tests.support.broker_cluster import Cluster
 from tests.support.jvm import KAFKA_VERSIONS, JavaProcess, JvmUnavailable, java_program
 from tests.support.live_broker import until
 
@@ -46,11 +47,17 @@ KILL_EVERY_S: Final = 6.0
 COUNTED_WITHIN_S: Final = 240.0
 
 
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path / "data", tmp_path, SETTINGS) as broker:
-        broker.start()
-        yield broker
+@pytest.fixture(params=[1, 3], ids=["one broker", "three brokers"])
+def brokers(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Sequence[BrokerProcess]]:
+    if request.param == 1:
+        with BrokerProcess(tmp_path / "data", tmp_path, SETTINGS) as broker:
+            broker.start()
+            yield [broker]
+        return
+    with ExitStack() as stack:
+        cluster = Cluster(tmp_path, f"file://{tmp_path}/bucket", stack)
+        settings = {**SETTINGS, "diskless.metadata.topic.num.partitions": "3"}
+        yield [cluster.start(number, settings) for number in range(request.param)]
 
 
 class Application:
@@ -132,24 +139,27 @@ def write(producer: Producer, rng: random.Random, lines: int) -> Sequence[str]:
     return written
 
 
-def test_words_are_counted_once_whoever_is_killed(broker: BrokerProcess, tmp_path: Path) -> None:
+def test_words_are_counted_once_whoever_is_killed(
+    brokers: Sequence[BrokerProcess], tmp_path: Path
+) -> None:
     rng = random.Random(7)
-    admin = clients.confluent_admin(broker.bootstrap)
+    bootstrap = ",".join(broker.bootstrap for broker in brokers)
+    admin = clients.confluent_admin(bootstrap)
     for topic in ("lines", "counted"):
         clients.create_topic(admin, topic, PARTITIONS)
     expected: Counter[str] = Counter()
     with ExitStack() as stack:
         applications = [
-            Application(stack, broker.bootstrap, tmp_path / f"state-{number}")
+            Application(stack, bootstrap, tmp_path / f"state-{number}")
             for number in range(INSTANCES)
         ]
         for application in applications:
             application.wait_until_it_runs()
-        counted = Counted(broker.bootstrap)
+        counted = Counted(bootstrap)
         stack.callback(counted.close)
         producer = Producer(
             {
-                "bootstrap.servers": broker.bootstrap,
+                "bootstrap.servers": bootstrap,
                 "enable.idempotence": True,
                 "reconnect.backoff.max.ms": 500,
                 "logger": clients.QUIET,
@@ -164,6 +174,7 @@ def test_words_are_counted_once_whoever_is_killed(broker: BrokerProcess, tmp_pat
             if time.monotonic() > kill_at:
                 kills += 1
                 if kills % 3 == 0:
+                    broker = rng.choice(brokers)
                     broker.kill()
                     broker.start()
                 else:
