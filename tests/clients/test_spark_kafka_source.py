@@ -4,6 +4,7 @@ Skipped where Java or Maven are missing, or the jars of the connector cannot be 
 """
 
 import itertools
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -12,6 +13,7 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
+from tests.support.committed_values import CommittedValues
 from tests.support.jvm import JvmUnavailable
 from tests.support.live_broker import LiveBroker
 from tests.support.spark_kafka import SparkKafka, connector_jars
@@ -191,3 +193,35 @@ def test_a_query_finds_new_partitions_and_topics(
     write(broker, create(broker, f"{topic}-more"), 30, 30)
     assert sum(spark("copy_available", *arguments)) == 30
     assert values(spark("read", source(broker, copy))) == list(range(60))
+
+
+COMMITTED: Final = {"kafka.isolation.level": "read_committed"}
+
+
+def test_a_batch_has_what_was_committed(spark: SparkKafka, broker: LiveBroker, topic: str) -> None:
+    writer = CommittedValues(broker.bootstrap, topic, 3, random.Random(7))
+    writer.write(4)
+    writer.begin()
+    assert values(spark("read", source(broker, topic, **COMMITTED))) == writer.committed
+    writer.end(is_commit=True)
+
+
+@pytest.mark.exhaustive
+def test_a_running_query_copies_what_is_committed(
+    spark: SparkKafka, broker: LiveBroker, topic: str, tmp_path: Path
+) -> None:
+    copy = create(broker, f"{topic}-copy")
+    writer = CommittedValues(broker.bootstrap, topic, 3, random.Random(7))
+    checkpoint = str(tmp_path / "checkpoint")
+    arguments = (source(broker, topic, **COMMITTED), sink(broker, copy), checkpoint)
+    for _ in range(3):
+        spark("start_copying", *arguments)
+        writer.write(20)
+        writer.begin()
+        spark("process_all")
+        assert values(spark("read", source(broker, copy))) == writer.committed
+        writer.end(is_commit=True)
+        spark("stop_copying")
+        writer.write(10)
+    spark("copy_available", *arguments)
+    assert values(spark("read", source(broker, copy))) == writer.committed

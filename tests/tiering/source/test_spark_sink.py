@@ -14,9 +14,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
+from tests.support.committed_values import CommittedValues
 from tests.support.flights import PARTITIONS, TOPIC, produce_flights
 from tests.support.live_broker import LiveBroker, until
 from tests.support.profiles import seeds
+from tests.support.rolled import roll_everything
 from tiering.source import register
 from tiering.spark_roller import SparkRoller
 
@@ -115,6 +117,39 @@ def test_a_batch_write_with_an_id_is_there_once(spark: SparkSession, broker: Liv
         writer.mode("append").save()
     numbers = [str(number).encode() for number in range(500)]
     assert values(broker, "made") == sorted(zip(numbers, numbers, strict=True), key=str)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("rounds", [1, pytest.param(4, marks=pytest.mark.exhaustive)])
+def test_what_was_committed_is_copied_once(
+    spark: SparkSession, broker: LiveBroker, tmp_path: Path, rounds: int
+) -> None:
+    """From a topic with transactions to another topic, while the first one rolls."""
+    written, copied = f"written-{rounds}", f"copied-{rounds}"
+    create(broker, written, copied)
+    writer = CommittedValues(broker.bootstrap, written, PARTITIONS, random.Random(rounds))
+    for number in range(rounds):
+        writer.write(4)
+        writer.begin()
+        query = (
+            spark.readStream.format("diskless")
+            .options(bootstrap=broker.bootstrap, topic=written, startingOffsets="earliest")
+            .load()
+            .select("value")
+            .writeStream.format("diskless")
+            .options(bootstrap=broker.bootstrap, topic=copied)
+            .option("sink.id", copied)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(DEADLINE_S)
+        found = sorted(int(value or b"") for _, value in values(broker, copied))
+        assert found == writer.committed
+        if number % 2:
+            roll_everything(broker)
+        writer.end(is_commit=True)
+    assert writer.aborted
 
 
 @pytest.mark.spark
