@@ -65,6 +65,13 @@ class AppliedState:
         self.image.merge(await self.state.write(partial(apply_batches, self.image, [batch])))
         self.batches.append(batch)
 
+    async def follow(self, leader: "AppliedState", begin: int, *, behind: int) -> None:
+        """Apply what `leader` has applied, from its batch `begin` on to `behind` its last."""
+        for batch in leader.batches[begin : len(leader.batches) - behind]:
+            applied = partial(apply_batches, self.image, [batch])
+            self.image.merge(await self.state.write(applied))
+            self.batches.append(batch)
+
     async def topic(self, partitions: int = 1, **configs: str) -> list[TopicIdPartition]:
         """A new topic's partitions; config names have `_` for `.`."""
         self._topics += 1

@@ -136,8 +136,17 @@ def batch_of(entry: Written) -> bytes:
 class Rolling:
     """One partition with its store, and what a broker has to read it."""
 
-    def __init__(self, state: AppliedState, store: BlockingFileStore, reader: BatchReader) -> None:
+    def __init__(
+        self,
+        state: AppliedState,
+        follower: AppliedState,
+        store: BlockingFileStore,
+        reader: BatchReader,
+    ) -> None:
         self.state = state
+        self.follower = follower
+        """Of another broker; see `consumed_by_turns`."""
+        self._followed = 0
         self.store = store
         self._reader = reader
         self._partition: TopicIdPartition | None = None
@@ -329,12 +338,40 @@ class Rolling:
         assert offset == end
         return seen
 
+    async def consumed_by_turns(self, offset: int, max_bytes: int = MUCH) -> list[int]:
+        """The same of committed records, fetched by turns from a follower and from the leader.
+
+        The follower is one metadata batch behind: it knows nothing of the last record, marker or
+        segment.
+        """
+        await self.follower.follow(self.state, self._followed, behind=1)
+        self._followed = max(len(self.state.batches) - 1, 0)
+        seen: list[int] = []
+        end = self.state.partition(self.partition).last_stable_offset
+        is_followers_turn = True
+        while offset < end:
+            known = self.follower.image.partitions.get(self.partition)
+            knows_more = known is not None and offset < known.last_stable_offset
+            at = self.follower if is_followers_turn and knows_more else self.state
+            data, next_offset, aborted = await self._fetch(offset, READ_COMMITTED, max_bytes, at)
+            assert next_offset > offset, f"a consumer would stay at {offset}"
+            seen += _given(data, offset, aborted)
+            offset = next_offset
+            is_followers_turn = not is_followers_turn
+        return seen
+
     async def find(
-        self, offset: int, isolation: int, max_bytes: int = MUCH, extents_max: int = 100
+        self,
+        offset: int,
+        isolation: int,
+        max_bytes: int = MUCH,
+        extents_max: int = 100,
+        at: AppliedState | None = None,
     ) -> FoundBatches:
-        """As a replica answers."""
-        partition_id = self.state.partition(self.partition).id
-        (found,) = await self.state.state.read(
+        """As a replica answers; the leader, or `at`."""
+        state = at or self.state
+        partition_id = state.partition(self.partition).id
+        (found,) = await state.state.read(
             lambda connection: find_batches(
                 connection,
                 FileNames(),
@@ -349,9 +386,9 @@ class Rolling:
         return found
 
     async def _fetch(
-        self, offset: int, isolation: int, max_bytes: int
+        self, offset: int, isolation: int, max_bytes: int, at: AppliedState | None = None
     ) -> tuple[bytes, int, Sequence[AbortedTransaction]]:
-        found = await self.find(offset, isolation, max_bytes)
+        found = await self.find(offset, isolation, max_bytes, at=at)
         end = found.last_stable_offset if isolation == READ_COMMITTED else NO_END
         request = ReadRequest(self.partition, offset, max_bytes, found.extents, end)
         (result,) = await self._reader.read([request], max_bytes=max_bytes)
@@ -405,7 +442,9 @@ async def rolling(directory: Path) -> AsyncIterator[Rolling]:
     chunks.recover()
     threads = WorkerThreads("read", 1)
     objects = directory / "objects"
-    async with applied_state(directory) as state:
+    behind = directory / "follower"
+    behind.mkdir()
+    async with applied_state(directory) as state, applied_state(behind) as follower:
         with file_store(objects) as store:
             remote = FileStore(str(objects), clock=clock, rng=random.Random(2), sync=False)
             async with (
@@ -423,6 +462,6 @@ async def rolling(directory: Path) -> AsyncIterator[Rolling]:
                     cold_after_ms=60_000,
                 )
                 reader = BatchReader(source=source, long_work=LongWork(clock.monotonic))
-                yield Rolling(state, store, reader)
+                yield Rolling(state, follower, store, reader)
     await threads.close()
     chunks.close()

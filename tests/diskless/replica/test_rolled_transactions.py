@@ -1,6 +1,7 @@
 """The same records before and after rolling and merging, at both isolation levels.
 
 Committed ones are never gone; aborted ones are, for readers of everything, once they are rolled.
+Readers of what is committed find the same at a leader, and by turns at a follower that is behind.
 """
 
 import random
@@ -80,6 +81,8 @@ async def _check(rolls: Rolling, entries: Sequence[Written], rolled_to: set[int]
     for start, max_bytes in product(range(end + 1), (1, MUCH)):
         given = await rolls.consumed(start, READ_COMMITTED, max_bytes) if start <= stable else []
         assert given == [offset for offset in committed if offset >= start]
+        if start <= stable:
+            assert await rolls.consumed_by_turns(start, max_bytes) == given
         given = await rolls.consumed(start, READ_UNCOMMITTED, max_bytes)
         assert given == [offset for offset in everything if offset >= start]
     assert not await rolls.state.violations()
