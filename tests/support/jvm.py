@@ -187,15 +187,21 @@ def _download(pom: Path, candidates: tuple[tuple[tuple[str, str], ...], ...], ta
 
 
 def java_program(
-    project: str, properties: Mapping[str, str], sources: str, main_class: str, *arguments: str
+    project: str,
+    properties: Mapping[str, str],
+    sources: str | None,
+    main_class: str,
+    *arguments: str,
 ) -> "JavaProcess":
-    """Starts a program of tests/jvm/`sources` with the jars of tests/jvm/`project`.
+    """Starts a program of tests/jvm/`sources`, or of the jars, with those of tests/jvm/`project`.
 
     Raises JvmUnavailable when something is missing.
     """
     java = java_command()
     jars = resolve(project, [properties]).directory
-    path = f"{_compiled(jars, SOURCES / sources)}:{jars}/*"
+    path = f"{jars}/*"
+    if sources is not None:
+        path = f"{_compiled(jars, SOURCES / sources)}:{path}"
     return JavaProcess([java, *_JAVA_OPTIONS, "-cp", path, main_class, *arguments])
 
 
