@@ -17,6 +17,7 @@ from bench.consuming import run_consume
 from bench.coordinator import run_backlog, run_commits, run_pipelined
 from bench.coordinator_starts import run_starts
 from bench.fetch import run_fetch
+from bench.followers import run_followers
 from bench.groups import run_groups
 from bench.holds import run_holds
 from bench.hostile import run_hostile
@@ -76,6 +77,7 @@ GROUPS: Final[Mapping[str, Callable[[Report], None]]] = {
 }
 
 APART: Final[Mapping[str, Callable[[Report], None]]] = {
+    "followers": run_followers,
     "peers": run_peers,
     "s3_outliers": run_s3_outliers,
     "s3_reading": run_s3_reading,

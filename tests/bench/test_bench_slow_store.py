@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import s3_outliers
+from bench import followers, s3_outliers
 from bench.s3_bed import BUCKET, S3Bed, s3_bed
 from bench.s3_writing import produced, raw_mb_per_s
 from bench.slow_s3 import Delays
@@ -69,3 +69,14 @@ def test_waits_beside_outliers_are_those_of_the_second_time(bed: S3Bed) -> None:
     waits = s3_outliers.measure(bed, "outliers", settings, settling_s=0.3, paced_s=0.3)
     assert 0 < waits.p50_ms <= waits.p99_ms
     assert waits.puts > waits.second_puts >= 0
+
+
+def test_a_follower_is_measured_and_an_idle_cluster_counted(
+    bed: S3Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = followers.measure_staleness(bed, commits=3)
+    assert len(waits) == 3
+    assert min(waits) > 0
+    monkeypatch.setattr(followers, "IDLE_BROKERS", 1)
+    requests = followers.measure_idle(bed, settling_s=0.1, seconds=0.2)
+    assert all(count >= 0 for count in requests.values())
