@@ -6,7 +6,7 @@ leads, the answer is NotTransactionCoordinator, whereupon clients ask who does.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -280,10 +280,8 @@ class TransactionRouter:
             return transactions
         return transactions.describe(transactional_id)
 
-    def list(self) -> Sequence[Transaction]:
-        """The transactional ids this broker coordinates."""
-        listed: list[Transaction] = []
-        for transactions in self._led.values():
+    def list(self) -> Iterator[Sequence[Transaction]]:
+        """The transactional ids this broker coordinates, of one partition after the other."""
+        for transactions in tuple(self._led.values()):
             if transactions.serves:
-                listed += transactions.list()
-        return listed
+                yield transactions.list()

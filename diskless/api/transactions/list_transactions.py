@@ -58,10 +58,12 @@ def api(transactions: TransactionRouter, now_ms: Callable[[], int], access: Acce
             error = failure
         else:
             unknown = yield from wanted.unknown_states()
-            found = yield from wanted.found(transactions.list(), now_ms())
-            for some in batched(found, _ASKED_AT_ONCE):
-                shown += visible(request.client, some)
+            for known in transactions.list():
                 yield
+                found = yield from wanted.found(known, now_ms())
+                for some in batched(found, _ASKED_AT_ONCE):
+                    shown += visible(request.client, some)
+                    yield
         values: Fields = {
             "error_code": kafka_code(error),
             "unknown_state_filters": unknown,

@@ -277,7 +277,7 @@ async def test_a_broker_that_does_not_lead_sends_producers_on() -> None:
         assert isinstance(router.describe(NAME), TransactionalIdNotFound)
         await setting.open(router)
         assert router.describe(NAME) == setting.store.known[NAME]
-        assert [*router.list()] == [*setting.store.known.values()]
+        assert [*router.list()] == [[*setting.store.known.values()]]
         assert isinstance(router.describe(""), InvalidRequest)
     assert isinstance(router.describe(NAME), NotTransactionCoordinator)
 
