@@ -90,6 +90,7 @@ def tls_bed() -> Iterator[TlsBed]:
             "authorizer": "none",
             "ssl.handshakes.per.second.max": 100_000,
             "max.connections.per.ip": 10_000,
+            "max.connections.per.user": 10_000,
             "num.partitions": PARTITIONS,
         }
         with BenchBroker(directory / "data", settings) as broker:

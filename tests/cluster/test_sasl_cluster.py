@@ -1,7 +1,11 @@
 """Brokers of one bucket log in to each other, and nobody else comes in as one of them."""
 
+import http.client
+import json
+import urllib.parse
+import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Final
 
@@ -9,6 +13,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from diskless.cli.cli import main
 from diskless.sasl.broker_secrets import broker_password
 from diskless.sasl.cluster_secret import decode_secret
 from metadata.clients.sasl_login import LoginRefused
@@ -37,6 +42,8 @@ SHARED: Final = {
     "authorizer": "acl",
     "super.users": "User:admin",
     "bootstrap.admin": "admin",
+    "http.listen": "127.0.0.1:0",
+    "http.authentication": "required",
 }
 
 
@@ -103,6 +110,60 @@ def test_brokers_with_rules_work_together(cluster: SaslCluster) -> None:
     labels = {"mechanism": "SCRAM-SHA-512", "result": "success"}
     for broker in cluster.brokers:
         assert broker.broker.base.registry.get_sample_value(name, labels)
+
+
+def status(broker: LiveBroker, token: str, path: str = "/metrics") -> int:
+    """Of a request at the HTTP port of a broker."""
+    assert broker.broker.base.http is not None
+    connection = http.client.HTTPConnection(
+        "127.0.0.1", broker.broker.base.http.port, timeout=TIMEOUT_S
+    )
+    with closing(connection):
+        connection.request("GET", path, headers={"Authorization": f"Bearer {token}"})
+        return connection.getresponse().status
+
+
+def granted(broker: LiveBroker, user: str, password: str) -> str:
+    """A token for a password."""
+    assert broker.broker.base.http is not None
+    form = {"grant_type": "client_credentials", "client_id": user, "client_secret": password}
+    url = f"http://127.0.0.1:{broker.broker.base.http.port}/v1/oauth/tokens"
+    with urllib.request.urlopen(url, urllib.parse.urlencode(form).encode()) as answer:
+        return str(json.loads(answer.read())["access_token"])
+
+
+def test_a_token_of_one_broker_is_good_at_all_and_ends_at_all(
+    cluster: SaslCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def all_answer(token: str, wanted: int) -> bool:
+        return all(status(broker, token) == wanted for broker in cluster.brokers)
+
+    properties = tmp_path / "admin.properties"
+    properties.touch(mode=0o600)
+    told = {key: value for key, value in cluster.client.items() if key != "bootstrap.servers"}
+    properties.write_text("".join(f"{key}={value}\n" for key, value in told.items()))
+
+    def by(broker: int, *command: str) -> int:
+        at = ("--bootstrap", cluster.outside[broker], "--command-config", str(properties))
+        return main([*command, *at])
+
+    assert by(0, "acl", "add", "ann", "describe", "cluster") == 0
+    capsys.readouterr()
+    assert by(0, "token", "create", "ann") == 0
+    made = capsys.readouterr().out.strip()
+    until(lambda: all_answer(made, 200), "a token at all brokers")
+    assert by(1, "token", "revoke", made.split("_")[1]) == 0
+    until(lambda: all_answer(made, 401), "its end at all brokers")
+
+    password = tmp_path / "password"
+    password.touch(mode=0o600)
+    for verb, word in (("add", "one"), ("passwd", "two")):
+        password.write_text(word)
+        assert by(0, "user", verb, "ann", "--password-file", str(password)) == 0
+        if verb == "add":
+            given = granted(cluster.brokers[0], "ann", word)
+            until(lambda: all_answer(given, 200), "a token at all brokers")  # noqa: B023
+    until(lambda: all_answer(given, 401), "its end with the password")
 
 
 def test_nobody_else_comes_in_as_a_broker(cluster: SaslCluster) -> None:

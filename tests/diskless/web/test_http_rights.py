@@ -11,10 +11,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import duckdb
+import pyarrow as pa
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import ForbiddenError, NoSuchTableError, UnauthorizedError
 
+from demo.lake import open_duckdb
 from diskless.cli.cli import main
 from diskless.iceberg.served_tables import ServedTable
 from metadata.access_tokens import AlterAccessToken, new_token
@@ -391,6 +395,52 @@ def test_pyiceberg_reads_with_a_password_and_with_a_token(
             catalogue.load_table("topics.shown")
     with pytest.raises(UnauthorizedError):
         RestCatalog("lake", uri=uri, token="no").list_tables("topics")
+
+
+def a_table(directory: Path, rows: int) -> bytes:
+    """The metadata of a table with the numbers from 0 on, whose files are there."""
+    directory.mkdir()
+    catalogue = SqlCatalog("made", uri=f"sqlite:///{directory}/c", warehouse=directory.as_uri())
+    catalogue.create_namespace("topics")
+    content = pa.table({"x": range(rows)})
+    table = catalogue.create_table("topics.open", content.schema)
+    table.append(content)
+    catalogue.close()
+    return Path(urllib.parse.urlsplit(table.metadata_location).path).read_bytes()
+
+
+def test_duckdb_reads_with_a_password_and_with_tokens(
+    port: Port, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    catalogue = port.broker.broker.base.catalogue
+    assert catalogue is not None
+    catalogue.open(Tables(a_table(tmp_path / "lake", 100)))
+    uri = f"https://{port.address[0]}:{port.address[1]}"
+    capsys.readouterr()
+    assert main(["token", "create", USER, "--bootstrap", port.broker.bootstrap]) == 0
+    secrets = [
+        f"TOKEN '{capsys.readouterr().out.strip()}'",
+        f"TOKEN '{port.issuer.token(sub=USER)}'",
+        f"CLIENT_ID '{USER}', CLIENT_SECRET '{PASSWORD}', "
+        f"OAUTH2_SERVER_URI '{uri}/v1/oauth/tokens'",
+    ]
+    reads = "SELECT sum(x) FROM lake.topics.{}"
+
+    def attached(lake: duckdb.DuckDBPyConnection, secret: str) -> None:
+        lake.execute(f"SET ca_cert_file = '{port.certificates.authority}'")
+        lake.execute("SET enable_server_cert_verification = true")
+        lake.execute(f"CREATE SECRET known (TYPE iceberg, {secret})")
+        lake.execute(f"ATTACH '' AS lake (TYPE iceberg, ENDPOINT '{uri}', SECRET known)")
+
+    for secret in secrets:
+        with open_duckdb() as lake:
+            attached(lake, secret)
+            assert lake.sql(reads.format("open")).fetchall() == [(4_950,)]
+            for other in ("shown", "hidden"):
+                with pytest.raises(duckdb.Error):
+                    lake.sql(reads.format(other))
+    with open_duckdb() as lake, pytest.raises(duckdb.Error, match=r"401|nauthorized"):
+        attached(lake, "TOKEN 'no'")
 
 
 def test_plain_text_is_not_answered(port: Port) -> None:
