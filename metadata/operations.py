@@ -495,6 +495,6 @@ class RegisteredBroker(NamedTuple):
     rack: str
     incarnation: UUID
     endpoints: str
-    """Where clients reach it, by listener; `host` and `port` are for the other brokers. Brokers
-    write and read it (diskless/listeners/endpoints.py); here it is a text."""
+    """Where clients reach it, by listener (diskless/listeners/endpoints.py); here a text."""
     may_lead: bool = True
+    metadata_version: Int32 = 1

@@ -10,7 +10,8 @@ all others have read of it (diskless/cluster/presence.py). It is rebuilt when ei
 each listener: who came through one is only sent to brokers that have it, at their addresses of it.
 
 Failure cases: a leader that is not there is tried again with the next beat; meanwhile this broker
-serves on what it knows. A node id that another live broker has ends this broker with the reason.
+serves on what it knows. A node id that another live broker has ends this broker with the reason,
+and so does a release that writes other metadata than the leader's.
 """
 
 import asyncio
@@ -29,6 +30,7 @@ from metadata.clients.routed_client import RoutedClient
 from metadata.coordinator.candidate import Candidate
 from metadata.coordinator.metadata_partition import MetadataPartition
 from metadata.operations import CATALOGUE, Leader, RegisteredBroker
+from metadata.records.control import METADATA_VERSION
 from wal.clock import Clock, Sleep
 from wal.coordinates import TopicIdPartition
 from wal.errors import CommitOutcomeUnknown, Retriable
@@ -68,6 +70,7 @@ class Membership:
             candidate.incarnation,
             format_endpoints(endpoints),
             candidate.may_lead,
+            METADATA_VERSION,
         )
         self._interval_s = session_timeout_ms / 1000 / _BEATS_PER_SESSION
         self._sleep = sleep

@@ -19,6 +19,7 @@ from metadata.records.acls import (
     RemoveAccessControlEntryRecord,
 )
 from metadata.records.control import (
+    METADATA_VERSION,
     BrokerRegisteredRecord,
     BrokerUnregisteredRecord,
     ClientQuotasRecord,
@@ -88,6 +89,12 @@ def apply_control(
 
 
 def _change_leader(state: StateTransaction, record: LeaderChangeRecord) -> None:
+    if record.metadata_version > METADATA_VERSION:
+        raise CorruptState(
+            f"broker {record.broker_id} leads this metadata partition, and writes metadata version "
+            f"{record.metadata_version}; this release reads up to {METADATA_VERSION}: install the "
+            "other broker's release here"
+        )
     before = state.changes.leader or state.image.leader
     if record.leader_epoch <= (0 if before is None else before.leader_epoch):
         raise CorruptState(f"leader epoch {record.leader_epoch} after {before}")
@@ -219,6 +226,7 @@ def _register_broker(state: StateTransaction, record: BrokerRegisteredRecord) ->
         record.broker_id,
         record.port,
         record.may_lead,
+        record.metadata_version,
         record.host,
         record.rack,
         record.endpoints,
@@ -232,6 +240,7 @@ def _register_broker(state: StateTransaction, record: BrokerRegisteredRecord) ->
         record.incarnation,
         record.endpoints,
         record.may_lead,
+        record.metadata_version,
     )
 
 

@@ -5,14 +5,14 @@ They are framed and encoded like all metadata records (metadata/records/records.
 metadata/apply/apply_control.py. KIP-1164 needs each of them and defines none.
 
     1005 LeaderChange        LeaderEpoch int32, BrokerId int32, Host string, Port int32,
-                             Incarnation uuid, SuccessorId int32
+                             Incarnation uuid, SuccessorId int32, MetadataVersion int32
     1006 PartitionsAssigned  TopicId uuid, Name string, FirstPartition int32, Coordinators []int32
     1007 FileHandedOver      ObjectKey string, ObjectFormat int8, FileSize int64, OwnerIds []int32
     1008 FilesTombstoned     ObjectKeys []string
     1009 ProducersExpired    BeforeMs int64, Limit int32
     1010 NoOp                LeaderEpoch int32
     1011 BrokerRegistered    BrokerId int32, Host string, Port int32, Rack string, Incarnation uuid,
-                             Endpoints string, MayLead int8
+                             Endpoints string, MayLead int8, MetadataVersion int32
     1012 BrokerUnregistered  BrokerId int32
     1013 RowsSwept           Limit int32
     1014 ClientQuotas        Entity [] Type string, IsDefault int8, Name string (by type),
@@ -31,6 +31,12 @@ from metadata.operations import QuotaEntity
 from wal.coordinates import ObjectKey
 from wal.wire.fields import INT8, NO_TAGS, FieldReader, compact_string, uvarint
 from wal.wire.layouts import Field, Int8, Int32
+
+METADATA_VERSION: Final = 1
+"""What a broker writes into metadata logs: counted up with every new kind of record, and with every
+change of one. A leader says its own in its first record, whose layout stays, and a broker when it
+registers; brokers of different versions refuse each other, since each has to read what any other
+may write."""
 
 NO_BROKER: Final = -1
 """In the place of a broker id: nobody. As a leader: the last one has resigned."""
@@ -85,6 +91,7 @@ class LeaderChangeRecord:
     """Tells two lives of one broker apart."""
     successor_id: Int32 = NO_BROKER
     """Of a leader that resigns: the broker that leads next, if it can; -1: nobody is named."""
+    metadata_version: Int32 = METADATA_VERSION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +157,7 @@ class BrokerRegisteredRecord:
     """Where clients reach it: `NAME://host:port` of each listener, separated by commas."""
     may_lead: bool
     """Whether it stands for the leadership of metadata partitions."""
+    metadata_version: Int32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

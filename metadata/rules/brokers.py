@@ -7,15 +7,29 @@ that says it is alive changes nothing as long as it is where it was.
 from collections.abc import Sequence
 
 from metadata.operations import RegisteredBroker
-from metadata.records.control import BrokerRegisteredRecord, BrokerUnregisteredRecord
+from metadata.records.control import (
+    METADATA_VERSION,
+    BrokerRegisteredRecord,
+    BrokerUnregisteredRecord,
+)
 from metadata.rules.commit import Decision
 from metadata.state.speculative import SpeculativeView
+from wal.errors import InvalidRequest
 
 
 def decide_register_broker(view: SpeculativeView, broker: RegisteredBroker) -> Decision[None]:
-    """A record when the broker is new, somewhere else, or in another life."""
+    """A record when the broker is new, somewhere else, or in another life.
+
+    Raises InvalidRequest when it writes other metadata than this one.
+    """
     if view.broker(broker.broker_id) == broker:
         return Decision((), None)
+    if broker.metadata_version != METADATA_VERSION:
+        raise InvalidRequest(
+            f"broker {broker.broker_id} writes metadata version {broker.metadata_version}, and "
+            f"this cluster {METADATA_VERSION}: stop the brokers of one release before those of the "
+            "other start"
+        )
     view.put_broker(broker.broker_id, broker)
     record = BrokerRegisteredRecord(
         broker_id=broker.broker_id,
@@ -25,6 +39,7 @@ def decide_register_broker(view: SpeculativeView, broker: RegisteredBroker) -> D
         incarnation=broker.incarnation,
         endpoints=broker.endpoints,
         may_lead=broker.may_lead,
+        metadata_version=broker.metadata_version,
     )
     return Decision((record,), None)
 

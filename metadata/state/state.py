@@ -453,9 +453,9 @@ def load_image(connection: Connection, image: CommittedImage) -> None:
         image.next_producer_id = next_producer_id
     for _, epoch, leader_id, port, successor_id, host, incarnation, _ in rows(schema.LEADERSHIP):
         image.leader = Leader(epoch, leader_id, host, port, UUID(bytes=incarnation), successor_id)
-    for broker_id, port, may_lead, host, rack, endpoints, incarnation, _ in rows(schema.BROKERS):
+    for broker_id, port, leads, version, host, rack, endpoints, life, _ in rows(schema.BROKERS):
         image.brokers[broker_id] = RegisteredBroker(
-            broker_id, host, port, rack, UUID(bytes=incarnation), endpoints, bool(may_lead)
+            broker_id, host, port, rack, UUID(bytes=life), endpoints, bool(leads), version
         )
     image.quotas = _quotas(rows(schema.CLIENT_QUOTAS))
     image.acls = frozenset(map(schema.acl_of, rows(schema.ACLS)))

@@ -439,6 +439,7 @@ RECORDS: Final[dict[str, tuple[records.MetadataRecord, dict[str, Any]]]] = {
             "Port": 3,
             "Incarnation": TOPIC,
             "SuccessorId": 4,
+            "MetadataVersion": 1,
         },
     ),
     "1006 PartitionsAssigned": (
@@ -475,6 +476,7 @@ RECORDS: Final[dict[str, tuple[records.MetadataRecord, dict[str, Any]]]] = {
             incarnation=TOPIC,
             endpoints="A://h:3",
             may_lead=True,
+            metadata_version=1,
         ),
         {
             "BrokerId": 1,
@@ -484,6 +486,7 @@ RECORDS: Final[dict[str, tuple[records.MetadataRecord, dict[str, Any]]]] = {
             "Incarnation": TOPIC,
             "Endpoints": "A://h:3",
             "MayLead": 1,
+            "MetadataVersion": 1,
         },
     ),
     "1012 BrokerUnregistered": (control.BrokerUnregisteredRecord(broker_id=1), {"BrokerId": 1}),

@@ -53,7 +53,7 @@ from metadata.state.schema.transactions import TRANSACTION_TABLES
 from metadata.state.state_hash import RowChecksum
 from wal.coordinates import TopicIdPartition
 
-STATE_VERSION: Final = 19
+STATE_VERSION: Final = 20
 """Changes with anything that changes tables or what `apply` makes of a record (also the coalescing
 rule); a state of another version is set aside and rebuilt from the metadata log."""
 
@@ -214,7 +214,7 @@ LEADERSHIP: Final = StateTable(
 BROKERS: Final = StateTable(
     13,
     "brokers",
-    ["broker_id", "port", "may_lead"],
+    ["broker_id", "port", "may_lead", "metadata_version"],
     [
         ("host", String),
         ("rack", String),

@@ -115,7 +115,7 @@ def test_a_record_is_a_line_with_place_time_type_and_fields() -> None:
     assert lines(encode_record(LEADER), encode_record(partition)) == [
         "0:0         2024-01-01 00:00:00.123  LeaderChange          leader_epoch=3 broker_id=2"
         " host=broker-2 port=9092 incarnation=00000000-0000-0000-0000-000000000007"
-        " successor_id=-1",
+        " successor_id=-1 metadata_version=1",
         "0:1         2024-01-01 00:00:00.123  PartitionCreated     "
         f" topic_id={TOPIC} name=flights partition=3",
     ]

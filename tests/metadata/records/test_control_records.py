@@ -3,6 +3,7 @@
 Their bytes are in test_records.py.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
@@ -15,6 +16,7 @@ from metadata.log.log import MetadataRecordBatch
 from metadata.operations import TOMBSTONE, Leader, RegisteredBroker
 from metadata.records.acls import AccessControlEntryRecord, RemoveAccessControlEntryRecord
 from metadata.records.control import (
+    METADATA_VERSION,
     BrokerRegisteredRecord,
     BrokerUnregisteredRecord,
     ClientQuotasRecord,
@@ -89,6 +91,16 @@ async def test_leader_epochs_only_grow(tmp_path: Path) -> None:
         await replica.check()
         with pytest.raises(CorruptState, match="leader epoch 2"):
             await replica.apply(leader(2))
+
+
+async def test_a_leader_of_a_later_release_is_not_followed(tmp_path: Path) -> None:
+    replica = await replayed(tmp_path)
+    async with replica.state:
+        await replica.apply(replace(leader(1), metadata_version=METADATA_VERSION - 1))
+        later = replace(leader(2, broker_id=7), metadata_version=METADATA_VERSION + 1)
+        with pytest.raises(CorruptState, match=r"broker 7 leads .* metadata version 2"):
+            await replica.apply(later)
+        assert replica.image.leader == Leader(1, 1, "h", 1, LIFE)
 
 
 async def test_the_catalogue_knows_where_every_partition_lives(tmp_path: Path) -> None:
@@ -179,6 +191,7 @@ async def test_brokers_come_and_go(tmp_path: Path) -> None:
         incarnation=LIFE,
         endpoints="X://a:2",
         may_lead=True,
+        metadata_version=1,
     )
     async with replica.state:
         await replica.apply(register)
@@ -191,6 +204,7 @@ async def test_brokers_come_and_go(tmp_path: Path) -> None:
                 incarnation=LIFE,
                 endpoints="X://b:3",
                 may_lead=False,
+                metadata_version=1,
             )
         )
         assert replica.image.brokers == {4: RegisteredBroker(4, "b", 2, "", LIFE, "X://b:3", False)}

@@ -120,7 +120,7 @@ GOLDEN: list[tuple[MetadataRecord, str]] = [
         control.LeaderChangeRecord(
             leader_epoch=3, broker_id=2, host="h", port=9092, incarnation=LIFE, successor_id=-1
         ),
-        "01 ed07 00 00000003 00000002 0268 00002384" + LIFE_HEX + "ffffffff 00",
+        "01 ed07 00 00000003 00000002 0268 00002384" + LIFE_HEX + "ffffffff 00000001 00",
     ),
     (
         control.PartitionsAssignedRecord(
@@ -149,8 +149,9 @@ GOLDEN: list[tuple[MetadataRecord, str]] = [
             incarnation=LIFE,
             endpoints="X",
             may_lead=True,
+            metadata_version=1,
         ),
-        "01 f307 00 00000002 0268 00002384 0272" + LIFE_HEX + "0258 01 00",
+        "01 f307 00 00000002 0268 00002384 0272" + LIFE_HEX + "0258 01 00000001 00",
     ),
     (  # an empty string is not none
         control.BrokerRegisteredRecord(
@@ -161,8 +162,9 @@ GOLDEN: list[tuple[MetadataRecord, str]] = [
             incarnation=LIFE,
             endpoints="",
             may_lead=False,
+            metadata_version=1,
         ),
-        "01 f307 00 00000002 01 00000000 01" + LIFE_HEX + "01 00 00",
+        "01 f307 00 00000002 01 00000000 01" + LIFE_HEX + "01 00 00000001 00",
     ),
     (control.BrokerUnregisteredRecord(broker_id=2), "01 f407 00 00000002 00"),
     (control.RowsSweptRecord(limit=500), "01 f507 00 000001f4 00"),
