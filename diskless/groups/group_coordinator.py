@@ -17,7 +17,7 @@ members, so that they keep their places should it still lead, but does not confi
 import asyncio
 import random
 import uuid
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from typing import Final
 
 import structlog
@@ -216,7 +216,10 @@ class PartitionGroups:
             self._groups.settle(group)
         return answer
 
-    def heartbeat(self, request: requests.GroupHeartbeat) -> DisklessError | None:
+    def heartbeat(
+        self, request: requests.GroupHeartbeat
+    ) -> DisklessError | Awaitable[DisklessError | None] | None:
+        """At once, or when the log was asked whether this broker still leads."""
         group = self._groups.get(request.group_id)
         if group is None:
             return UnknownMember("the group has no members")
@@ -228,8 +231,18 @@ class PartitionGroups:
         )
         self._groups.settle(group)
         if error is None and not self._store.certainly_leads():
-            error = GroupCoordinatorUnavailable("it is not certain that this broker still leads")
+            return self._uncertainty()
         return error
+
+    async def _uncertainty(self) -> DisklessError | None:
+        """None when nobody else has led until this call."""
+        try:
+            await self._store.confirm_leadership()
+        except DisklessError as error:
+            return GroupCoordinatorUnavailable(
+                f"it is not certain that this broker still leads: {error}"
+            )
+        return None
 
     async def leave(
         self, group_id: str, members: Sequence[requests.LeavingMember]
@@ -274,7 +287,7 @@ class PartitionGroups:
 
     def consumer_heartbeat(
         self, request: requests.ConsumerHeartbeat, client: ClientInfo
-    ) -> "asyncio.Future[requests.ConsumerHeartbeatAnswer]":
+    ) -> Awaitable[requests.ConsumerHeartbeatAnswer]:
         answer: asyncio.Future[requests.ConsumerHeartbeatAnswer] = (
             asyncio.get_running_loop().create_future()
         )
@@ -288,11 +301,17 @@ class PartitionGroups:
         if not request.member_id:
             request = request._replace(member_id=self._unique_id())
         machine.consumer_heartbeat(answer, request, client, self._clock.monotonic())
-        if not answer.done() and not self._store.certainly_leads():
-            unsure = GroupCoordinatorUnavailable("it is not certain that this broker still leads")
-            answer.set_result(requests.ConsumerHeartbeatAnswer(error=unsure))
+        is_refused = answer.done()
         self._groups.settle(group)
-        return answer
+        if is_refused or self._store.certainly_leads():
+            return answer
+        return self._when_certain(answer)
+
+    async def _when_certain(
+        self, answer: "asyncio.Future[requests.ConsumerHeartbeatAnswer]"
+    ) -> requests.ConsumerHeartbeatAnswer:
+        error = await self._uncertainty()
+        return await answer if error is None else requests.ConsumerHeartbeatAnswer(error=error)
 
     def _group_of_heartbeat(self, request: requests.ConsumerHeartbeat) -> LiveGroup:
         """Raises what refuses it."""

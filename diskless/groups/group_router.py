@@ -147,7 +147,10 @@ class GroupRouter:
             return _at_once(requests.SyncedGroup(error=groups))
         return groups.sync(request)
 
-    def heartbeat(self, request: requests.GroupHeartbeat) -> DisklessError | None:
+    def heartbeat(
+        self, request: requests.GroupHeartbeat
+    ) -> DisklessError | Awaitable[DisklessError | None] | None:
+        """At once, or when it is certain that this broker still coordinates the group."""
         groups = _refused_id(request.group_id) or self._groups(request.group_id)
         if isinstance(groups, GroupLoading):
             # As Kafka answers: whether the member has its place is known at its next heartbeat, and

@@ -72,7 +72,10 @@ class GroupStore(Protocol):
         ...
 
     def certainly_leads(self) -> bool:
-        """Whether nobody else can be writing now, without asking anybody."""
+        """Whether nobody else led until a moment ago, without asking anybody.
+
+        So short a time ago that no other leader has expelled a member since.
+        """
         ...
 
 
@@ -87,7 +90,7 @@ class CoordinatorGroupStore:
         self.store_group: Final = coordinator.store_group
         self.delete_group: Final = coordinator.delete_group
         self.confirm_leadership: Final = coordinator.lease.confirm
-        self.certainly_leads: Final = coordinator.lease.holds
+        self.certainly_leads: Final = coordinator.lease.is_certain
         self.group_offsets: Final = replica.group_offsets
         self.pending_partitions: Final = replica.pending_partitions
         self.stored_groups: Final = replica.stored_groups

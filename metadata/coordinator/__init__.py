@@ -6,7 +6,8 @@
   `end_notes`: the same of how transactions end
 - `placement`: which coordinator a group or a transactional id has
 - `transactions`: of transactional ids, and their ends in partitions and groups
-- `pipeline`: decide, append, apply, answer; `lease`: how long nobody else can lead
-- `metadata_partition`: the role of this process: follow, stand, lead; `following`: how it follows
-  and when it stands; `feeding`: how leaders feed followers; `candidate`: who it is when it leads
+- `pipeline`: decide, append, apply, answer; `lease`: what keeps others from standing
+- `metadata_partition`: the role of this process: follow, stand, lead; `following`: how it follows;
+  `standing`: when it stands; `feeding`: how leaders feed followers; `candidate`: who it is when it
+  leads
 """

@@ -19,7 +19,7 @@ from uuid import UUID
 from metadata import operations as ops
 from metadata import rewrites as rw
 from metadata.acls import AclBinding, AclFilter, DeletedAcls
-from metadata.coordinator.lease import Lease
+from metadata.coordinator.lease import NO_LEASE, Keeping, Lease
 from metadata.coordinator.pipeline import Pipeline
 from metadata.coordinator.rewrites import commit_rewrites, plan_rewrites
 from metadata.coordinator.segment_plans import plan_segments, topic_schemas
@@ -99,7 +99,7 @@ class PartitionCoordinator:
         settings: CoordinatorSettings,
         sleep: Sleep = asyncio.sleep,
         retention: RetentionSettings = DEFAULT_RETENTION,
-        lease_renewal_ms: int = 0,
+        keeping: Keeping = NO_LEASE,
         deposed: int | None = None,
         note_place: NotePlace | None = None,
     ) -> None:
@@ -107,7 +107,6 @@ class PartitionCoordinator:
 
         `retention`: of topics that set none.
         `note_place`: where what sinks commit is noted.
-        `lease_renewal_ms`: an idle leader appends something when its lease has only that long left.
         `deposed`: the broker that led before, if it let its lease end instead of resigning.
         """
         self.replica: Final = replica
@@ -119,7 +118,7 @@ class PartitionCoordinator:
         self.pipeline: Final = Pipeline(replica, log, clock=clock, settings=settings)
         self._perform: Final = self.pipeline.perform
         self.lease: Final = Lease(
-            self.pipeline, replica, log, clock=clock, renewal_ms=lease_renewal_ms, sleep=sleep
+            self.pipeline, replica, log, clock=clock, keeping=keeping, sleep=sleep
         )
         self.sessions: Final = BrokerSessions(
             replica.brokers,

@@ -2,14 +2,8 @@
 
 A follower asks the leader for what comes next (metadata/coordinator/feeding), or where it does not
 answer looks into the store again and again, and applies what it reads to its replica. So it serves
-reads that may be stale: by a round trip, or by the interval.
-
-When it may stand, judged by the monotonic clock from when it was fed last, or *saw* the last entry,
-which is later than the leader's lease began: after `lease * 1.1` plus a random share, so that
-candidates rarely collide, plus a tenth of a lease for each broker that ranks before this one. At
-once when there never was a leader, when the last one resigned to this broker or to nobody, or when
-the last one was an earlier life of this broker: its data directory is locked, so that life is over.
-Where the last one resigned to another broker, after SUCCESSOR_COMES_S.
+reads that may be stale: by a round trip, or by the interval. metadata/coordinator/standing.py says
+when it may stand.
 
 Failure case: a store that cannot be reached keeps a follower following, since it must not overtake
 what it cannot see.
@@ -24,8 +18,8 @@ from typing import Final
 
 from metadata.coordinator.candidate import Candidate, current_leader
 from metadata.coordinator.feeding.feed import NOT_FED, Feed, Polled
-from metadata.log.log import LEASE_MARGIN, MetadataLog
-from metadata.records.control import NO_BROKER
+from metadata.coordinator.standing import Standing
+from metadata.log.log import MetadataLog
 from metadata.replica.replica import Replica
 from wal.clock import Clock, Sleep
 from wal.errors import Retriable
@@ -34,11 +28,7 @@ LOOKS_PER_REFRESH: Final = 20
 """A follower only looks whether the next entry is there. Now and then it lists the log: what it
 waits for may have come and been pruned while the store could not be reached."""
 
-SUCCESSOR_COMES_S: Final = 2.0
-"""How long all others wait for the successor that a leader named when it resigned."""
-
-_JITTER_OF_LEASE: Final = 0.2
-_RANK_OF_LEASE: Final = 0.1
+_PAUSE_MIN_S: Final = 0.01
 
 _logger = logging.getLogger(__name__)
 
@@ -53,6 +43,7 @@ class Following:
         *,
         candidate: Callable[[], Candidate],
         rank: Callable[[int], int],
+        is_registered: Callable[[], bool],
         is_led: Callable[[], None],
         clock: Clock,
         rng: random.Random,
@@ -63,6 +54,7 @@ class Following:
     ) -> None:
         """`rank` is that of this process when the broker with that id is silent.
 
+        `is_registered`: whether all brokers know that this process is there.
         `is_led` is called whenever the log was read to its end and has a leader. `feed` None: the
         store alone tells what others append.
         """
@@ -70,11 +62,11 @@ class Following:
         self._log = log
         self._candidate = candidate
         self._rank = rank
+        self._is_registered = is_registered
         self._is_led = is_led
         self._clock = clock
-        self._rng = rng
         self._interval_s = interval_ms / 1000
-        self._lease_ms = lease_ms
+        self._standing = Standing(rng=rng, lease_ms=lease_ms)
         self._feed = feed
         self._sleep = sleep
 
@@ -88,27 +80,33 @@ class Following:
 
         Raises: CorruptLog, CorruptState.
         """
-        seen_at = self._clock.monotonic()
-        patience_s = self._patience_s()
+        self._standing.begin(self._clock.monotonic())
         looks = itertools.count()
+        was_fed = False
         while True:
+            pause_s = self._interval_s
             polled = NOT_FED if self._feed is None else await self._feed.poll()
+            if polled.is_fed or was_fed:
+                # Also when it has just closed: a leader that lives has to notice that.
+                self._standing.heard(self._clock.monotonic())
+            was_fed = polled.is_fed
             try:
                 await self._look(polled, looks)
                 if self._replica.applied_offset < self._log.end_offset:
-                    seen_at = self._clock.monotonic()
+                    self._standing.heard(self._clock.monotonic())
                     await self._replica.catch_up(self._log)
-                elif polled.is_fed:
-                    seen_at = self._clock.monotonic()
-                elif self._may_stand(self._clock.monotonic() - seen_at, patience_s):
-                    return
+                elif not polled.is_fed:
+                    wait_s = self._wait_s()
+                    if not wait_s:
+                        return
+                    pause_s = min(pause_s, max(wait_s, _PAUSE_MIN_S))
             except Retriable as error:
                 self._cannot_read(error)
             else:
                 if current_leader(self._replica) is not None:
                     self._is_led()
             if not polled.is_fed or polled.is_early:
-                await self._sleep(self._interval_s)
+                await self._sleep(pause_s)
 
     async def _look(self, polled: Polled, looks: Iterator[int]) -> None:
         """Look at the store for what comes next, unless the leader says it.
@@ -135,21 +133,12 @@ class Following:
         number = self._replica.coordinator_id
         _logger.warning("metadata partition %d cannot be read: %s", number, error)
 
-    def _patience_s(self) -> float:
-        jitter = self._rng.random() * _JITTER_OF_LEASE
-        return self._lease_ms / 1000 * (LEASE_MARGIN + jitter)
-
-    def _may_stand(self, silent_s: float, patience_s: float) -> bool:
-        candidate = self._candidate()
+    def _wait_s(self) -> float:
         last = self._replica.leader
-        if not candidate.may_lead:
-            return False
-        if last is None:
-            return True
-        if last.broker_id == NO_BROKER:
-            is_named = last.successor_id in (NO_BROKER, candidate.broker_id)
-            return is_named or silent_s >= SUCCESSOR_COMES_S
-        if last.incarnation in (candidate.incarnation, *candidate.past_incarnations):
-            return True
-        rank_s = self._rank(last.broker_id) * _RANK_OF_LEASE * self._lease_ms / 1000
-        return silent_s >= patience_s + rank_s
+        return self._standing.wait_s(
+            self._clock.monotonic(),
+            candidate=self._candidate(),
+            last=last,
+            rank=0 if last is None else self._rank(last.broker_id),
+            is_registered=self._is_registered(),
+        )

@@ -1,7 +1,8 @@
 """A leader's lease, which tells others not to stand, and the proof that it leads still.
 
 Every append to the metadata log prolongs the lease, so commits renew it. An idle leader appends a
-NoOp when little of its lease is left. No promise rests on the lease.
+NoOp every third of a lease as long as a broker counts the time since the last append, which is one
+that it does not feed; where all are fed it appends nothing. No promise rests on the lease.
 
 Strict reads call `confirm` after they have read: the log is asked whether anybody else has appended
 since the read came (metadata/log/end_proofs.py). If so, leading ends.
@@ -15,7 +16,8 @@ does not answer fails the strict read alone.
 import asyncio
 import logging
 import math
-from typing import Final
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 from metadata.coordinator.pipeline import Pipeline
 from metadata.log.log import MetadataLog
@@ -25,9 +27,28 @@ from metadata.rules.commit import Decision
 from wal.clock import Clock, Sleep
 from wal.errors import CommitFailed, NotCoordinator, Overloaded
 
+CERTAIN_S: Final = 3.0
+"""Heartbeats of groups need no newer proof: the next leader gives every member a whole session, so
+nobody is expelled within this time."""
+
 _RETRY_S: Final = 0.5
+_RENEW_WHEN_LEFT: Final = 2 / 3
+_LOOKS_PER_LEASE: Final = 8
+"""How often it is looked whether somebody is not fed any more, and counts."""
 
 _logger = logging.getLogger(__name__)
+
+
+class Keeping(NamedTuple):
+    """How long a lease is, and when it is kept."""
+
+    lease_ms: int
+    is_waited_for: Callable[[], bool]
+    """Whether a broker counts the time since the last append."""
+
+
+NO_LEASE: Final = Keeping(0, lambda: False)
+"""Where nobody else can lead."""
 
 
 class Lease:
@@ -40,23 +61,23 @@ class Lease:
         log: MetadataLog,
         *,
         clock: Clock,
-        renewal_ms: int,
+        keeping: Keeping,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        """`renewal_ms`: an idle leader appends something when its lease has only that long left."""
         self._pipeline = pipeline
         self._replica = replica
         self._log = log
         self._clock = clock
-        self._renewal_s = renewal_ms / 1000
+        self._lease_s = keeping.lease_ms / 1000
+        self._is_waited_for = keeping.is_waited_for
         self._sleep = sleep
 
-    def holds(self) -> bool:
-        """Whether nobody else stands who keeps to the lease, without asking anybody."""
-        expires_at = self._log.lease_expires_at
-        if expires_at is None or self._pipeline.is_ending:
+    def is_certain(self) -> bool:
+        """Whether nobody else led until CERTAIN_S ago, without asking anybody."""
+        since = self._log.proven_since
+        if since is None or self._pipeline.is_ending:
             return False
-        return self._clock.monotonic() < expires_at
+        return self._clock.monotonic() < since + CERTAIN_S
 
     async def confirm(self) -> None:
         """Return when nobody else has led until this call.
@@ -83,11 +104,13 @@ class Lease:
         await self._pipeline.perform(lambda view, _: Decision((record,), None))
 
     async def keep(self) -> None:
-        """Renew the lease whenever it is about to end; returns when it is lost or has no end."""
+        """Renew the lease while it is waited for; returns when it is lost or has no end."""
         while (expires_at := self._log.lease_expires_at) is not None and expires_at < math.inf:
+            is_waited_for = self._is_waited_for()
             left_s = expires_at - self._clock.monotonic()
-            if left_s > self._renewal_s:
-                await self._sleep(left_s - self._renewal_s)
+            early_s = left_s - self._lease_s * _RENEW_WHEN_LEFT
+            if early_s > 0 or not is_waited_for:
+                await self._sleep(max(early_s, self._lease_s / _LOOKS_PER_LEASE))
                 continue
             try:
                 await self.renew()

@@ -7,13 +7,13 @@
     lead   --(resigned to the broker that should lead)---------> follow
 
 A follower applies what it reads to its replica and serves reads that may be stale. When it has seen
-nothing new for longer than any lease can last, it stands: it appends a LeaderChange at the very
+nothing new for longer than a lease, it stands: it appends a LeaderChange at the very
 offset up to which it has read. Only one such append can win, and who wins has everything. A leader
 runs a `PartitionCoordinator` and, as long as it leads, the background workers it was given.
 
 Invariants:
 - `coordinator` is set exactly while this process believes that it leads; being wrong for a while is
-  harmless, because appends then collide and strict reads ask for the lease.
+  harmless, because appends then collide and strict reads ask the log.
 - The replica never goes back: it is the same state in every role.
 - Workers run only under a leader and are gone before this process follows again.
 
@@ -34,6 +34,7 @@ from metadata.coordinator.coordinator import PartitionCoordinator
 from metadata.coordinator.feeding.feed import AskLeader, Feed
 from metadata.coordinator.feeding.feeds import Feeds
 from metadata.coordinator.following import Following
+from metadata.coordinator.lease import Keeping
 from metadata.coordinator.sink_notes import NotePlace
 from metadata.leadership.leader_moves import LeaderMoves, MovePace
 from metadata.leadership.ranks import Ranks
@@ -49,7 +50,9 @@ from wal.clock import Clock, Sleep
 from wal.errors import CommitFailed, CommitOutcomeUnknown, NotCoordinator, Retriable
 from wal.failpoint import failpoint
 
-_RENEW_WHEN_LEFT: Final = 2 / 3
+CUT_OFF_S: Final = 3_600.0
+"""A broker that was registered within this time may be alive, though nobody hears of it."""
+
 _RESIGN_TIMEOUT_S: Final = 3.0
 
 _logger = logging.getLogger(__name__)
@@ -116,6 +119,7 @@ class MetadataPartition:
             log,
             candidate=candidate,
             rank=self._rank,
+            is_registered=self._is_registered,
             is_led=self._ready.set,
             clock=clock,
             rng=rng,
@@ -131,6 +135,8 @@ class MetadataPartition:
         self._tail = None if shared is None else shared.tail
         self.feeds: Feeds | None = None
         """The followers that are fed, while this process leads and until it has resigned."""
+        self._registered_at: dict[int, float] = {}
+        """When each broker was last seen to be registered, while this process led."""
         self._is_closed = False
 
     @property
@@ -216,6 +222,24 @@ class MetadataPartition:
             return 0
         return self._ranks.rank(self.index, self._candidate().broker_id, without=silent)
 
+    def _is_registered(self) -> bool:
+        if self._ranks is None:
+            return True
+        return self._candidate().broker_id in self._ranks.registered()
+
+    def _is_waited_for(self) -> bool:
+        """Whether a broker that this leader does not feed counts the time since its last append.
+
+        Such a broker is registered, or was: it may be cut off from here and reach the store.
+        """
+        if self._ranks is None:
+            return True
+        now = self._clock.monotonic()
+        self._registered_at.update(dict.fromkeys(self._ranks.registered(), now))
+        known = {id for id, at in self._registered_at.items() if now - at < CUT_OFF_S}
+        fed = frozenset() if self.feeds is None else self.feeds.fed_brokers()
+        return bool(known - fed - {self._candidate().broker_id})
+
     # -- stand ----------------------------------------------------------------------------------
 
     async def _stand(self) -> PartitionCoordinator:
@@ -239,7 +263,7 @@ class MetadataPartition:
             settings=self._settings,
             sleep=self._sleep,
             retention=self._retention,
-            lease_renewal_ms=int(self._lease_ms * _RENEW_WHEN_LEFT),
+            keeping=Keeping(self._lease_ms, self._is_waited_for),
             note_place=self._note_place,
             deposed=(
                 None

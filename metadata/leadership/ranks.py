@@ -22,7 +22,7 @@ Failure cases: brokers that have read different catalogues may name different le
 stands, the log takes one, and a move to the right one follows.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from hashlib import blake2b
 from typing import Final
 
@@ -84,6 +84,10 @@ class Ranks:
         mine = _score(partition, broker_id)
         before = sum(_score(partition, one) > mine for one in candidates - {first, broker_id})
         return min(1 + before, RANK_MAX)
+
+    def registered(self) -> Collection[int]:
+        """All brokers, whether they may lead or not."""
+        return self._registered().keys()
 
     def life_of(self, broker_id: int) -> RegisteredBroker | None:
         """The registration of a broker; None when it has none."""

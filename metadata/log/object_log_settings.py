@@ -12,7 +12,7 @@ class ObjectLogSettings:
 
     lease_ms: int = setting(
         "diskless.coordinator.lease.ms",
-        10_000,
+        1_500,
         minimum=100,
         maximum=600_000,
         why="the same on all brokers; shorter: an idle leader appends more often to keep it;"

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
@@ -180,7 +180,7 @@ class GroupsBench:
 
     def heartbeat(
         self, joined: requests.JoinedGroup, group_id: str = "group"
-    ) -> DisklessError | None:
+    ) -> DisklessError | Awaitable[DisklessError | None] | None:
         return self.router.heartbeat(
             requests.GroupHeartbeat(group_id, joined.generation_id, joined.member_id, None)
         )

@@ -7,7 +7,7 @@ from metadata.records.groups import NO_EXPIRY, CommittedOffset, GroupKind
 from metadata.state.group_queries import AgedOffset, ExpiryCursor, StoredGroup
 from wal.clock import Clock
 from wal.coordinates import TopicIdPartition
-from wal.errors import DisklessError
+from wal.errors import DisklessError, NotCoordinator
 
 
 class MemoryGroupStore:
@@ -145,6 +145,8 @@ class MemoryGroupStore:
     async def confirm_leadership(self) -> None:
         if self.failures:
             raise self.failures.pop(0)
+        if not self.leads:
+            raise NotCoordinator("another leads")
 
     def certainly_leads(self) -> bool:
         return self.leads

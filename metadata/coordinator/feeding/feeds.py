@@ -24,7 +24,7 @@ from metadata.log.shared_tail import SharedTail
 from wal.clock import Clock, Sleep
 from wal.errors import NotCoordinator, Overloaded
 
-FED_WITHIN_S: Final = 1.0
+FED_WITHIN_S: Final = 0.5
 """A broker counts as fed as long as it waits, and for this long after."""
 WAITS_MAX: Final = 1_000
 """Followers that wait at the same time."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from uuid import UUID
 
@@ -16,6 +16,7 @@ from metadata.operations import CreateTopic, ListOffsets, RegisteredBroker, Topi
 from metadata.records.control import LeaderChangeRecord
 from metadata.records.records import decode_record, encode_record
 from tests.support.contender import LEASE_MS, Contender, until
+from tests.support.exhaustive import IS_EXHAUSTIVE
 from tests.support.stepped_store import Fate
 from wal.clock import ManualClock
 from wal.coordinates import TopicIdPartition
@@ -39,6 +40,7 @@ class Bucket:
         *,
         past: tuple[UUID, ...] = (),
         workers: Callable[[PartitionCoordinator], Sequence[Worker]] = lambda _: (),
+        registered: Callable[[], Mapping[int, RegisteredBroker]] | None = None,
     ) -> Contender:
         return Contender(
             self.path / str(broker_id),
@@ -47,6 +49,7 @@ class Bucket:
             broker_id=broker_id,
             past=past,
             workers=workers,
+            registered=registered,
         )
 
     async def pass_time(self, seconds: float, *alive: Contender) -> None:
@@ -122,6 +125,42 @@ async def test_a_live_leader_is_not_deposed_however_idle_it_is(bucket: Bucket) -
             await bucket.pass_time(LEASE_S * 5, leader, follower)
             assert leader.partition.coordinator is not None
             assert len(await leader_epochs(leader)) == 1
+
+
+def registered(*broker_ids: int) -> dict[int, RegisteredBroker]:
+    return {
+        one: RegisteredBroker(one, f"broker-{one}", 9092, "", UUID(int=one), "")
+        for one in broker_ids
+    }
+
+
+async def test_brokers_that_are_cut_off_from_each_other_do_not_take_turns_at_leading(
+    bucket: Bucket,
+) -> None:
+    """Both reach the store. The leader has expelled the other, and goes on appending for it."""
+    known = registered(1, 2)
+    async with bucket.contender(1, registered=lambda: known) as leader:
+        await leader.leading()
+        async with bucket.contender(2, registered=lambda: known) as follower:
+            await follower.following(leader)
+            await bucket.pass_time(LEASE_S, leader, follower)
+            del known[2]
+            await bucket.pass_time((30 if IS_EXHAUSTIVE else 4) * LEASE_S, leader, follower)
+            assert leader.partition.coordinator is not None
+            assert len(await leader_epochs(leader)) == 1
+
+
+async def test_a_leader_whom_nobody_follows_appends_nothing(bucket: Bucket) -> None:
+    known = registered(1)
+    async with bucket.contender(1, registered=lambda: known) as leader:
+        await leader.leading()
+        puts = leader.steps.count("put")
+        for _ in range(20):
+            bucket.clock.advance(LEASE_S / 5)
+            await asyncio.sleep(0.01)
+        assert leader.steps.count("put") == puts
+        known.update(registered(2))
+        await until(lambda: leader.steps.count("put") > puts, "it appends for the other one")
 
 
 async def test_a_dead_leader_is_replaced_after_its_lease_and_nothing_is_lost(
