@@ -1,7 +1,8 @@
 """Fetches the bytes of extents, from the nearest place that has them.
 
 1. This broker's own chunks, through the FD cache: what was just produced is in the page cache. They
-   are read into memory that earlier answers left behind, which belongs to this answer alone.
+   are read into memory that earlier answers left behind, which belongs to this answer alone. Those
+   of other processes of the broker come after those of this one.
 2. The object cache, which asks the object store once per block. Data older than
    `fetch.cold.after.ms` is read around the cache's memory, so that a consumer catching up does not
    evict what the readers at the tail share. What it gives is shared with other readers, and
@@ -33,7 +34,6 @@ from diskless.replica.batch_stamping import GATHERED_FROM_BYTES, Span
 from metadata.operations import Extent, SegmentExtent, WalExtent
 from wal.caches.cold_reads import RUN_BYTES
 from wal.chunks.chunk_directory import ChunkDirectory
-from wal.chunks.sealed_chunk import SealedChunk
 from wal.clock import Clock
 from wal.coordinates import ObjectKey
 from wal.errors import DisklessError, StorageFailed
@@ -95,6 +95,22 @@ class BlockReads(Protocol):
     async def invalidate(self, key: ObjectKey) -> None: ...
 
 
+class ChunkBytes(Protocol):
+    """The part of a chunk that answers use."""
+
+    def read_object_range(self, start: int, content: memoryview) -> None:
+        """See `wal.chunks.sealed_chunk.SealedChunk`."""
+        ...
+
+
+class OtherChunks(Protocol):
+    """Finds chunks that are not of this process, and may be gone."""
+
+    def locate(self, object_key: ObjectKey, object_bytes: int) -> ChunkBytes | None: ...
+
+    def forget(self, object_key: ObjectKey) -> None: ...
+
+
 class Want(NamedTuple):
     """A part of a WAL object, or of a segment about `max_bytes` from `offset` on, or a marker."""
 
@@ -136,8 +152,10 @@ class ExtentSource:
         threads: WorkerThreads,
         clock: Clock,
         cold_after_ms: int,
+        siblings: OtherChunks | None = None,
     ) -> None:
         self._directory = directory
+        self._siblings = siblings
         self._cache = cache
         self._memory = memory
         self._segments = segments
@@ -149,9 +167,9 @@ class ExtentSource:
         """Since the start."""
 
     async def fetch(self, wants: Sequence[Want]) -> list[Piece]:
-        """One piece per want. Own chunks are read in one trip to a thread, the rest at once."""
+        """One piece per want. Chunks are read in one trip to a thread, the rest at once."""
         pieces: dict[int, Piece | _Shared] = {}
-        own: list[tuple[SealedChunk, Span]] = []
+        own: list[tuple[ChunkBytes, Span]] = []
         own_places: list[int] = []
         remote: list[Awaitable[Piece | _Shared]] = []
         remote_places: list[int] = []
@@ -163,7 +181,7 @@ class ExtentSource:
             elif isinstance(span, SegmentExtent):
                 remote.append(self._fetch_segment(span, want.offset, want.max_bytes))
                 remote_places.append(place)
-            elif (chunk := self._directory.locate(span.extent.object_key)) is not None:
+            elif (chunk := self._chunk_of(span.extent)) is not None:
                 own.append((chunk, span))
                 own_places.append(place)
             else:
@@ -175,7 +193,7 @@ class ExtentSource:
                 if piece.error is None:
                     pieces[place] = piece
                 else:
-                    log.warning("own chunk unreadable, asking the store", error=str(piece.error))
+                    self._failed(span.extent.object_key, piece.error)
                     remote.append(self._fetch_object(span))
                     remote_places.append(place)
         if len(remote) == 1:
@@ -186,9 +204,20 @@ class ExtentSource:
 
     def is_near(self, extent: Extent) -> bool:
         """Whether this broker has a chunk with its bytes."""
-        return (
-            isinstance(extent, WalExtent) and self._directory.locate(extent.object_key) is not None
-        )
+        return isinstance(extent, WalExtent) and self._chunk_of(extent) is not None
+
+    def _chunk_of(self, extent: WalExtent) -> ChunkBytes | None:
+        own = self._directory.locate(extent.object_key)
+        if own is not None or self._siblings is None:
+            return own
+        return self._siblings.locate(extent.object_key, extent.object_bytes)
+
+    def _failed(self, object_key: ObjectKey, error: DisklessError) -> None:
+        if self._siblings is not None and self._directory.locate(object_key) is None:
+            # Its process keeps it only as long as it wants to.
+            self._siblings.forget(object_key)
+        else:
+            log.warning("own chunk unreadable, asking the store", error=str(error))
 
     def ahead(self, extent: WalExtent, start: int, max_bytes: int) -> bool:
         """Have `max_bytes` of an extent, or more, fetched before anybody asks for them.
@@ -287,7 +316,7 @@ def _is_worth_sharing(view: memoryview, used_bytes: int) -> bool:
         return whole.nbytes <= _PINNED_PER_READ * used_bytes
 
 
-def _read_chunks(jobs: Sequence[tuple[SealedChunk, Span]], memory: ReadMemory) -> list[Piece]:
+def _read_chunks(jobs: Sequence[tuple[ChunkBytes, Span]], memory: ReadMemory) -> list[Piece]:
     """Runs in a thread: every span from the chunk that its object was uploaded from."""
     pieces = []
     region = memory.lend(sum(span.length_bytes for _, span in jobs))

@@ -62,16 +62,20 @@ class _Record(NamedTuple):
 
 
 def scan_chunk(
-    paths: ChunkPaths, fd_cache: FdCache, *, trust_committed: bool = False
+    paths: ChunkPaths,
+    fd_cache: FdCache,
+    *,
+    trust_committed: bool = False,
+    trust_all: bool = False,
 ) -> ChunkScan | None:
     """Read and check a whole chunk; None when it holds no batch at all.
 
-    With `trust_committed`, the batches of a committed chunk are not read: readers check them. The
-    caller cuts what is torn.
+    With `trust_committed`, the batches of a committed chunk are not read: readers check them; with
+    `trust_all`, those of any chunk. The caller cuts what is torn.
     Raises: CorruptChunk (damage that is not a torn tail), StorageFailed (cannot be read now).
     """
     with _scanner(paths, fd_cache) as scanner:
-        return scanner.scan(trust_committed=trust_committed)
+        return scanner.scan(trust_committed=trust_committed, trust_all=trust_all)
 
 
 def inspect_chunk(
@@ -119,13 +123,13 @@ class _Scanner:
         self._index = index
         self._salt_crc = 0
 
-    def scan(self, *, trust_committed: bool) -> ChunkScan | None:
+    def scan(self, *, trust_committed: bool, trust_all: bool) -> ChunkScan | None:
         index = self._index
         if len(index) <= CHUNK_HEADER_BYTES:
             # Nothing was ever appended in full, so even a torn header costs nothing.
             return None
         identity = self._read_identity()
-        reads_data = not (trust_committed and self._is_committed())
+        reads_data = not (trust_all or (trust_committed and self._is_committed()))
         rows: list[bytes] = []
         notes: bytes | None = None
         committed: bytes | None = None

@@ -1,0 +1,5 @@
+"""Memory that the processes of one broker share.
+
+- `shared_memory`: memory without a name, which processes inherit
+- `chunk_notices`: which chunks each process has sealed; `sibling_chunks`: reading those of others
+"""
