@@ -4,17 +4,36 @@ WAL objects carry them (wal/chunks/object_notes.py), and what deletes objects ke
 (metadata/workers/note_keeper.py). Memory only, so that any thread may ask.
 """
 
+from typing import Protocol
 from uuid import UUID
 
-from metadata.clients.routed_client import RoutedClient
+from metadata.operations import TopicDescription
 from wal.chunks.object_notes import Floor, TopicFacts, noted_configs
 from wal.coordinates import TopicIdPartition
+
+
+class KnownEnds(Protocol):
+    """What is known of a partition."""
+
+    @property
+    def high_watermark(self) -> int: ...
+
+    @property
+    def log_start_offset(self) -> int: ...
+
+
+class KnownState(Protocol):
+    """What a process knows of topics and partitions, at hand."""
+
+    def topic_by_id(self, topic_id: UUID) -> TopicDescription | None: ...
+
+    def partition_state(self, partition: TopicIdPartition) -> KnownEnds | None: ...
 
 
 class NotedFacts:
     """Looks topics and partitions up; both are `None` for what does not exist."""
 
-    def __init__(self, replicas: RoutedClient) -> None:
+    def __init__(self, replicas: KnownState) -> None:
         self._replicas = replicas
 
     def topic(self, topic_id: UUID) -> TopicFacts | None:

@@ -272,10 +272,6 @@ class Coordinator(CoordinatorClient, Protocol):
 
     def topic_by_id(self, topic_id: UUID) -> ops.TopicDescription | None: ...
 
-    def topic_columns(self, topic_id: UUID) -> ops.TopicColumns:
-        """A topic's typed columns, from committed state."""
-        ...
-
     async def commit_files(
         self, files: Sequence[ops.CommitFile], *, timeout_ms: int = TIMEOUT_MS
     ) -> Sequence[ops.CommittedFile]:
@@ -285,6 +281,14 @@ class Coordinator(CoordinatorClient, Protocol):
         those batches are that one of them refused. Raises: CommitFailed, CommitOutcomeUnknown,
         NotCoordinator (nobody leads any of the coordinators).
         """
+        ...
+
+
+class TypedCoordinator(Coordinator, Protocol):
+    """The same, with what is typed of topics."""
+
+    def topic_columns(self, topic_id: UUID) -> ops.TopicColumns:
+        """A topic's typed columns, from committed state."""
         ...
 
 

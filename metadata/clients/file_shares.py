@@ -1,13 +1,14 @@
 """Files of one commit, divided by coordinator, and their answers put together again."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from metadata.clients.shares import partitions_of, taken
+from metadata.clients.shares import in_parallel, partitions_of, taken
 from metadata.operations import CATALOGUE, BatchCommit, CommitFile, CommittedFile
+from metadata.rules.files import permuted_owners
 from wal.coordinates import TopicIdPartition
-from wal.errors import ObjectExpired, Rejected
+from wal.errors import NotCoordinator, ObjectExpired, Rejected
 
 
 class FileShare(NamedTuple):
@@ -60,3 +61,49 @@ def put_together(
             for position, commit in zip(share.positions, commits, strict=True):
                 batches[share.place][position] = commit
     return [refused.get(place) or CommittedFile(some) for place, some in enumerate(batches)]
+
+
+async def commit_divided(
+    files: Sequence[CommitFile],
+    *,
+    coordinator_of: Callable[[TopicIdPartition], int],
+    knows: Callable[[int], bool],
+    is_shared: bool,
+    commit_at: Callable[[int, Sequence[CommitFile]], Awaitable[Sequence[CommittedFile]]],
+) -> Sequence[CommittedFile]:
+    """Commit files at the coordinators of their batches, all at the same time.
+
+    `knows`: whether a coordinator is one that was configured. `is_shared`: there are several, and
+    who owns an object is chosen here. `commit_at` answers NotCoordinator for every file where
+    nobody leads. Raises what it raises, and NotCoordinator where nobody leads any of them.
+    """
+    if is_shared:
+        files = [_owned(file, coordinator_of, knows) for file in files]
+    shares = divided(files, coordinator_of)
+
+    async def commit_share(coordinator: int, some: Sequence[FileShare]) -> Sequence[CommittedFile]:
+        return await commit_at(coordinator, [share.file for share in some])
+
+    answers = await in_parallel(
+        [commit_share(coordinator, some) for coordinator, some in shares.items()]
+    )
+    tried = [
+        answer
+        for coordinator, some in zip(shares, answers, strict=True)
+        if knows(coordinator)
+        for answer in some
+    ]
+    if tried and all(isinstance(answer.error, NotCoordinator) for answer in tried):
+        # Nothing happened at all, so the whole commit may be tried again later.
+        raise NotCoordinator(f"{files[0].object_key}: {tried[0].error}")
+    return put_together(files, [*zip(shares.values(), answers, strict=True)])
+
+
+def _owned(
+    file: CommitFile,
+    coordinator_of: Callable[[TopicIdPartition], int],
+    knows: Callable[[int], bool],
+) -> CommitFile:
+    coordinators = set(map(coordinator_of, partitions_of(file.batches)))
+    owners = set(filter(knows, coordinators)) or {CATALOGUE}
+    return replace(file, owner_ids=permuted_owners(file.object_key, owners))

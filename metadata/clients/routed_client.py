@@ -25,7 +25,6 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple, Self
 from uuid import UUID
@@ -36,21 +35,20 @@ from metadata.acls import AclBinding
 from metadata.clients.coordinator_client import (
     TIMEOUT_MS,
     Answer,
-    Coordinator,
     CoordinatorClient,
     Request,
+    TypedCoordinator,
 )
 from metadata.clients.effects import EFFECTS
-from metadata.clients.file_shares import divided, put_together
+from metadata.clients.file_shares import commit_divided
 from metadata.clients.local_client import LocalClient
-from metadata.clients.shares import in_parallel, in_shares, partitions_of, taken
+from metadata.clients.shares import in_shares, partitions_of, taken
 from metadata.clients.wire_client import WireClient
 from metadata.messages.codec import Address, Operation, error_of
 from metadata.messages.commit_file import COMMIT_FILE, COMMIT_FILES_AT, CommitFileMessage
 from metadata.messages.find_batches import FIND_BATCHES, FindBatchesMessage
 from metadata.messages.shapes import Addressed
 from metadata.replica.replica import CommitListener, Replica
-from metadata.rules.files import permuted_owners
 from metadata.state.image import PartitionState
 from metadata.state.transactions.described_producers import (
     DescribedProducer,
@@ -94,7 +92,7 @@ def _as_it_says(leader: ops.Leader) -> PeerAddress:
     return PeerAddress(leader.host, leader.port)
 
 
-class RoutedClient(Coordinator):
+class RoutedClient(TypedCoordinator):
     """What a broker uses. Enter it; leaving closes its connections."""
 
     def __init__(
@@ -119,6 +117,7 @@ class RoutedClient(Coordinator):
         self._producer_id_lock = asyncio.Lock()
         self._own: Final[Mapping[int, Callable[[Any, int], Awaitable[Sequence[Any]]]]] = {
             COMMIT_FILE.key: self._commit_file,
+            COMMIT_FILES_AT.key: self._commit_files_at,
             FIND_BATCHES.key: self._find_batches,
         }
         """Operations that are more than routing, with TimeoutMs."""
@@ -371,30 +370,26 @@ class RoutedClient(Coordinator):
         self, files: Sequence[ops.CommitFile], *, timeout_ms: int = TIMEOUT_MS
     ) -> Sequence[ops.CommittedFile]:
         """See `Coordinator`. The order of an object's owners is chosen here."""
-        if len(self._local.partitions) > 1:
-            files = [*map(self._owned, files)]
-        elif (coordinator := self._local.partitions[ops.CATALOGUE].coordinator) is not None:
-            return await coordinator.commit_files(files)
-        shares = divided(files, self.coordinator_of)
-        answers = await in_parallel(
-            [
-                self._commit_share(coordinator, [share.file for share in some], timeout_ms)
-                for coordinator, some in shares.items()
-            ]
+        if len(self._local.partitions) == 1:
+            coordinator = self._local.partitions[ops.CATALOGUE].coordinator
+            if coordinator is not None:
+                return await coordinator.commit_files(files)
+        return await commit_divided(
+            files,
+            coordinator_of=self.coordinator_of,
+            knows=self._knows,
+            is_shared=len(self._local.partitions) > 1,
+            commit_at=partial(self._commit_share, timeout_ms=timeout_ms),
         )
-        tried = [
-            answer
-            for coordinator, some in zip(shares, answers, strict=True)
-            if self._knows(coordinator)
-            for answer in some
-        ]
-        if tried and all(isinstance(answer.error, NotCoordinator) for answer in tried):
-            # Nothing happened at all, so the whole commit may be tried again later.
-            raise NotCoordinator(f"{files[0].object_key}: {tried[0].error}")
-        return put_together(files, [*zip(shares.values(), answers, strict=True)])
+
+    async def _commit_files_at(
+        self, asked: Addressed[ops.CommitFile], timeout_ms: int
+    ) -> Sequence[ops.CommittedFile]:
+        """What a worker of this broker has divided."""
+        return await self._commit_share(asked.coordinator, asked.entries, timeout_ms=timeout_ms)
 
     async def _commit_share(
-        self, coordinator: int, files: Sequence[ops.CommitFile], timeout_ms: int
+        self, coordinator: int, files: Sequence[ops.CommitFile], *, timeout_ms: int
     ) -> Sequence[ops.CommittedFile]:
         """Ask the leader, and look for it again; NotCoordinator for every file when there is none.
 
@@ -436,11 +431,6 @@ class RoutedClient(Coordinator):
         if file.error is not None:
             raise file.error
         return file.batches
-
-    def _owned(self, file: ops.CommitFile) -> ops.CommitFile:
-        coordinators = set(map(self.coordinator_of, partitions_of(file.batches)))
-        owners = set(filter(self._knows, coordinators)) or {ops.CATALOGUE}
-        return replace(file, owner_ids=permuted_owners(file.object_key, owners))
 
     async def _find_batches(
         self, message: FindBatchesMessage, timeout_ms: int

@@ -73,13 +73,13 @@ class Connect(Protocol):
     """`create_connection` of the running event loop, or a simulation's. Raises OSError."""
 
     async def __call__(
-        self, factory: Callable[[], "_Connection"], host: str, port: int
-    ) -> tuple[asyncio.BaseTransport, "_Connection"]: ...
+        self, factory: Callable[[], "Connection"], host: str, port: int
+    ) -> tuple[asyncio.BaseTransport, "Connection"]: ...
 
 
 async def connect_tcp(
-    factory: Callable[[], "_Connection"], host: str, port: int
-) -> tuple[asyncio.BaseTransport, "_Connection"]:
+    factory: Callable[[], "Connection"], host: str, port: int
+) -> tuple[asyncio.BaseTransport, "Connection"]:
     """A TCP connection of the running event loop."""
     return await asyncio.get_running_loop().create_connection(factory, host, port)
 
@@ -88,8 +88,8 @@ def connect_tls(context: Callable[[], ssl.SSLContext]) -> Connect:
     """A way to connect by TLS, each time with what `context` gives then."""
 
     async def connect(
-        factory: Callable[[], "_Connection"], host: str, port: int
-    ) -> tuple[asyncio.BaseTransport, "_Connection"]:
+        factory: Callable[[], "Connection"], host: str, port: int
+    ) -> tuple[asyncio.BaseTransport, "Connection"]:
         return await asyncio.get_running_loop().create_connection(
             factory,
             host,
@@ -121,10 +121,10 @@ class _Pending:
         """What came, without its length; None when the connection was lost."""
 
 
-class _Connection(asyncio.Protocol):
+class Connection(asyncio.Protocol):
     """One life of the connection: frames out, frames in, in order."""
 
-    def __init__(self, response_bytes_max: int, on_lost: Callable[["_Connection"], None]) -> None:
+    def __init__(self, response_bytes_max: int, on_lost: Callable[["Connection"], None]) -> None:
         self._response_bytes_max = response_bytes_max
         self._on_lost = on_lost
         self._transport: asyncio.Transport | None = None
@@ -257,7 +257,7 @@ class WireClient(CoordinatorClient):
         self._in_flight_max = in_flight_max
         self._request_bytes_max = request_bytes_max
         self._response_bytes_max = response_bytes_max
-        self._connection: _Connection | None = None
+        self._connection: Connection | None = None
         self._ending: set[asyncio.Future[None]] = set()
         # Calls that wait for the connection go first when it is there, in their order.
         self._sending = asyncio.Lock()
@@ -279,6 +279,11 @@ class WireClient(CoordinatorClient):
 
     # --- one call
 
+    @property
+    def in_flight(self) -> int:
+        """Calls under way."""
+        return self._waiting + (self._connection.in_flight if self._connection else 0)
+
     async def call(
         self,
         operation: Operation[Request, Answer],
@@ -294,7 +299,7 @@ class WireClient(CoordinatorClient):
                 f"a {operation.name} request of {len(body)} bytes; {self.address} takes "
                 f"{self._request_bytes_max}"
             )
-        connection: _Connection | None = None
+        connection: Connection | None = None
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 connection, pending = await self._send(operation.key, body, timeout_ms)
@@ -316,9 +321,9 @@ class WireClient(CoordinatorClient):
             raise call_error
         return answers
 
-    async def _send(self, key: int, body: bytes, timeout_ms: int) -> tuple[_Connection, _Pending]:
+    async def _send(self, key: int, body: bytes, timeout_ms: int) -> tuple[Connection, _Pending]:
         """Write a request behind all earlier ones. Raises: CommitFailed, Overloaded."""
-        in_flight = self._waiting + (self._connection.in_flight if self._connection else 0)
+        in_flight = self.in_flight
         if in_flight >= self._in_flight_max:
             raise Overloaded(f"{in_flight} calls of {self.address} are under way")
         self._waiting += 1
@@ -353,7 +358,7 @@ class WireClient(CoordinatorClient):
         async with self._sending:
             await self._connected()
 
-    async def _connected(self) -> _Connection:
+    async def _connected(self) -> Connection:
         """The connection, made if need be. Raises CommitFailed, LoginRefused."""
         if self._connection is not None:
             self._drop_if_overdue(self._connection)
@@ -388,7 +393,7 @@ class WireClient(CoordinatorClient):
         self._connection = connection
         return connection
 
-    async def _logged_in(self, log_in: LogIn, connection: _Connection) -> None:
+    async def _logged_in(self, log_in: LogIn, connection: Connection) -> None:
         async def ask(key: int, version: int, rest: bytes) -> bytes:
             if connection.lost is None:
                 pending = self._next_pending(LOGIN_TIMEOUT_S)
@@ -415,10 +420,10 @@ class WireClient(CoordinatorClient):
         if self._is_closed:
             raise CommitFailed(f"the connection to {self.address} is closed")
 
-    def _new_connection(self) -> _Connection:
-        return _Connection(self._response_bytes_max, self._was_lost)
+    def _new_connection(self) -> Connection:
+        return Connection(self._response_bytes_max, self._was_lost)
 
-    def _was_lost(self, connection: _Connection) -> None:
+    def _was_lost(self, connection: Connection) -> None:
         """One that was of use is made again at once; else the peer is left alone for a while."""
         if connection.has_answered:
             self._failures = 0
@@ -430,7 +435,7 @@ class WireClient(CoordinatorClient):
         self._retry_at = self._clock.monotonic() + self._rng.uniform(pause_s / 2, pause_s)
         self._failures += 1
 
-    def _drop_if_overdue(self, connection: _Connection) -> None:
+    def _drop_if_overdue(self, connection: Connection) -> None:
         if connection.is_overdue(self._clock.monotonic()):
             connection.drop(f"{self.address} does not answer any more")
 

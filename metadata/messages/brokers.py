@@ -87,12 +87,12 @@ async def _one(answer: Awaitable[Answer]) -> Sequence[Answer]:
 _NO_TOPIC: Final = b"".join(
     (NO_UUID.bytes, compact_string(""), INT32.pack(-1), uvarint(1), uvarint(1), NO_TAGS)
 )
-_TOPIC: Final = layout(
+TOPIC: Final = layout(
     ops.TopicDescription,
     partition_count=Field(INT32.pack, FieldReader.int32, INT32.size),
     assignments=mapping(Int32, Int32),
 )
-_CREATED: Final = or_error(_TOPIC, _NO_TOPIC)
+_CREATED: Final = or_error(TOPIC, _NO_TOPIC)
 
 CREATE_TOPICS: Final[Operation[Sequence[ops.CreateTopic], ops.TopicDescription | DisklessError]] = (
     Operation(

@@ -33,7 +33,7 @@ from diskless.authorization import AclOperation, Authorizer
 from diskless.ports import ClientInfo
 from diskless.replica.timestamp_search import TimestampSearch
 from diskless.server.registry import Api
-from metadata.clients.coordinator_client import Coordinator
+from metadata.clients.coordinator_client import TypedCoordinator
 from metadata.messages.find_batches import FindBatchesMessage
 from metadata.messages.readers import READ_EXTENTS, READ_OFFSETS, READ_TOPIC
 from metadata.operations import (
@@ -62,7 +62,7 @@ Names = Callable[[Any], Collection[str]]
 
 
 def reader_apis(
-    client: Coordinator,
+    client: TypedCoordinator,
     search: TimestampSearch,
     object_store_url: str,
     running: RunningOperations,
@@ -117,7 +117,7 @@ def _needs_read(access: Access, names: Names) -> Refusal:
     return refusal
 
 
-def _extents(client: Coordinator) -> Call[FindBatchesMessage, FoundBatches]:
+def _extents(client: TypedCoordinator) -> Call[FindBatchesMessage, FoundBatches]:
     async def call(message: FindBatchesMessage, timeout_ms: int) -> Sequence[FoundBatches]:
         answers = []
         extents_left, look_ups_left = EXTENTS_MAX, LOOK_UPS_MAX
@@ -165,7 +165,7 @@ def _extents(client: Coordinator) -> Call[FindBatchesMessage, FoundBatches]:
 
 
 def _topics(
-    client: Coordinator, object_store_url: str
+    client: TypedCoordinator, object_store_url: str
 ) -> Call[Sequence[str], ReadableTopic | DisklessError]:
     async def call(
         names: Sequence[str], timeout_ms: int
