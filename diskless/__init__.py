@@ -4,6 +4,7 @@
 it:
 
 - `loop`: work on the event loop that keeps nobody waiting
+- `shared`: what several processes of one broker have in common
 - `acls`: the rules of who may do what; `audit`: who did, and who was not let
 - `listeners`: where it listens, and who may connect
 - `fetch`: the partitions of a Fetch as columns; fetch sessions
@@ -23,6 +24,7 @@ it:
 - `cluster`: the other brokers, and which of them clients are sent to
 - `api`: one Kafka API a file
 - `parts`: the parts of a running broker: each step of a start makes one of those before it
+- `workers`: a broker of several processes, a head and workers
 - `cli`: the command line
 
 What stands here beside `broker`: `ports` (what the API handlers call: protocols, and the values

@@ -15,6 +15,7 @@ restart recovers. Nothing is served half-alive.
 """
 
 import asyncio
+import functools
 import random
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -34,10 +35,12 @@ from diskless.parts.service import open_rights, serve
 from diskless.parts.storage import Storage, StoreOpener, open_storage
 from diskless.parts.tokens import open_tokens
 from diskless.parts.web import open_web
-from diskless.parts.write_path import WritePath
+from diskless.parts.write_path import WritePath, commit_left_chunks
 from diskless.request_metrics import LoopLag
 from diskless.storage.cluster_identity import encode_identity
 from diskless.storage.directory_watch import DirectoryWatch
+from diskless.workers.head_parts import open_workers
+from diskless.workers.spawner import Spawner
 from metadata.operations import CATALOGUE
 from wal.clock import Clock
 from wal.disk import SYSTEM_DISK, Disk
@@ -53,10 +56,12 @@ async def running_broker(
     rng: random.Random,
     disk: Disk = SYSTEM_DISK,
     opener: StoreOpener = open_store,
+    spawner: Spawner | None = None,
 ) -> AsyncIterator[BrokerParts]:
     """Build, recover, listen; on leaving, stop in reverse. Raises what a part died of.
 
-    `disk` is the chunks' alone; metadata log and SQLite write to the machine's.
+    `disk` is the chunks' alone; metadata log and SQLite write to the machine's. A `spawner` makes
+    the workers, of which there are more than one then; this process is their head.
     """
     async with AsyncExitStack() as stack:
         base = Foundation(stack, config, data=data, clock=clock, rng=rng)
@@ -70,9 +75,23 @@ async def running_broker(
         reads = ReadPath(base, storage, coordination, writes)
         await reads.open(stack, coordination)
         await writes.run(stack, tasks, recovered)
+        await commit_left_chunks(
+            stack,
+            tasks,
+            base,
+            storage,
+            coordination,
+            workers=0 if spawner is None else config.broker.workers,
+            journal=writes.journal,
+        )
         rights = open_rights(base, coordination)
+        workers = None
+        if spawner is not None:
+            workers = functools.partial(
+                open_workers, stack, tasks, base, storage, coordination, reads, spawner
+            )
         server = await serve(
-            stack, tasks, base, storage, coordination, writes, reads, tokens, rights
+            stack, tasks, base, storage, coordination, writes, reads, tokens, rights, workers
         )
         await open_web(stack, base, coordination, tokens, rights.authorizer)
         parts = BrokerParts(

@@ -1,33 +1,40 @@
 """Lists a broker's metrics: every name, its meaning, and the statistics it is read from."""
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
-from diskless.metrics import Kind, MetricsOf, MetricSource, Samples
+from diskless.metrics import MetricsOf, MetricSource
 from diskless.parts.broker_parts import BrokerParts
-from diskless.parts.leader_workers import LeaderWorkers
-from diskless.parts.transaction_metrics import transaction_metrics
+from diskless.parts.coordination_metrics import partition_metrics, transaction_metrics
+from diskless.parts.read_path import ReadPath
+from diskless.parts.storage import Storage
+from diskless.parts.write_path import WritePath
+from diskless.quotas.quotas import QuotaEnforcer
 from diskless.security_metrics import security_metrics
-from metadata.coordinator.metadata_partition import MetadataPartition
+from diskless.server.server import KafkaServer
 from wal.caches.object_cache import ObjectCacheStatistics
 from wal.stores.object_store import StoreStatistics
+
+
+class ProcessParts(Protocol):
+    """What moves records, in any process of a broker."""
+
+    @property
+    def storage(self) -> Storage: ...
+    @property
+    def writes(self) -> WritePath: ...
+    @property
+    def reads(self) -> ReadPath: ...
+    @property
+    def quotas(self) -> QuotaEnforcer: ...
+    @property
+    def server(self) -> KafkaServer: ...
 
 
 def broker_metrics(parts: BrokerParts) -> Sequence[MetricSource]:
     """Every metric that is read from a component's statistics."""
     broker = MetricsOf(lambda: parts)
-    store = MetricsOf(lambda: parts.storage.store.statistics())
-    reader = MetricsOf(lambda: parts.reads.reader.statistics())
-    replicas = MetricsOf(lambda: parts.reads.replicas)
-    uploader = MetricsOf(lambda: parts.writes.uploader)
-    server = MetricsOf(lambda: parts.server.statistics())
-    chunks = MetricsOf(lambda: parts.writes.directory.statistics())
-    lane = MetricsOf(lambda: parts.writes.lane)
-    quotas = MetricsOf(lambda: parts.coordination.quotas.statistics())
     sinks = MetricsOf(lambda: parts.coordination.sinks)
-    sessions = MetricsOf(lambda: parts.reads.fetch_sessions)
-    cache = MetricsOf(lambda: parts.reads.cache.statistics())
-    descriptors = MetricsOf(lambda: parts.storage.fd_cache.statistics())
     return [
         sinks.counters(
             "diskless_sink_commits", "result", "Commits of sinks, by result", lambda it: it.commits
@@ -41,6 +48,38 @@ def broker_metrics(parts: BrokerParts) -> Sequence[MetricSource]:
         sinks.counter(
             "diskless_sink_bytes", "In objects that sinks committed", lambda it: it.committed_bytes
         ),
+        broker.gauge(
+            "diskless_ready",
+            "Whether /readyz says so: 1 or 0",
+            lambda it: 0 if it.base.health.problems() else 1,
+        ),
+        broker.gauge(
+            "diskless_insecure_listeners",
+            "Listeners that other machines reach, and that ask nobody who they are",
+            lambda it: len(it.base.insecure),
+        ),
+        *security_metrics(parts),
+        *transaction_metrics(lambda: parts.coordination.transactions),
+        *process_metrics(parts),
+        *partition_metrics(lambda: parts.coordination, lambda: parts.base.clock.monotonic()),
+    ]
+
+
+def process_metrics(parts: ProcessParts) -> Sequence[MetricSource]:
+    """Those of what every process of a broker has."""
+    process = MetricsOf(lambda: parts)
+    store = MetricsOf(lambda: parts.storage.store.statistics())
+    reader = MetricsOf(lambda: parts.reads.reader.statistics())
+    replicas = MetricsOf(lambda: parts.reads.replicas)
+    uploader = MetricsOf(lambda: parts.writes.uploader)
+    server = MetricsOf(lambda: parts.server.statistics())
+    chunks = MetricsOf(lambda: parts.writes.directory.statistics())
+    lane = MetricsOf(lambda: parts.writes.lane)
+    quotas = MetricsOf(lambda: parts.quotas.statistics())
+    sessions = MetricsOf(lambda: parts.reads.fetch_sessions)
+    cache = MetricsOf(lambda: parts.reads.cache.statistics())
+    descriptors = MetricsOf(lambda: parts.storage.fd_cache.statistics())
+    return [
         store.counters(
             "diskless_object_store_requests",
             "op",
@@ -59,20 +98,15 @@ def broker_metrics(parts: BrokerParts) -> Sequence[MetricSource]:
             lambda it: it.retries,
         ),
         store.counter("diskless_object_store_errors", "Requests that failed", lambda it: it.errors),
-        broker.gauge(
+        process.gauge(
             "diskless_object_store_unreached_seconds",
             "Since the object store last answered anything",
             lambda it: it.storage.reach.unreached_s(),
         ),
-        broker.gauge(
+        process.gauge(
             "diskless_object_store_writes_failing_seconds",
             "Since the first of the puts that failed in a row; 0 when the last one did not",
             lambda it: it.storage.reach.writes_failing_s(),
-        ),
-        broker.gauge(
-            "diskless_ready",
-            "Whether /readyz says so: 1 or 0",
-            lambda it: 0 if it.base.health.problems() else 1,
         ),
         cache.gauges(
             "diskless_object_cache_memory_bytes",
@@ -111,7 +145,7 @@ def broker_metrics(parts: BrokerParts) -> Sequence[MetricSource]:
             "Reads answered from Parquet segments",
             lambda it: it.segment_reads,
         ),
-        broker.counter(
+        process.counter(
             "diskless_segment_row_groups_decoded",
             "Row groups turned back into batches",
             lambda it: it.reads.segments.statistics().row_groups_decoded,
@@ -147,27 +181,27 @@ def broker_metrics(parts: BrokerParts) -> Sequence[MetricSource]:
             "Since the last commit of a WAL object succeeded; -1 before the first",
             lambda it: it.last_commit_age_s(),
         ),
-        broker.gauge(
+        process.gauge(
             "diskless_inflation_bytes",
             "Reserved now for records that the broker opens",
             lambda it: it.reads.inflation.reserved_bytes,
         ),
-        broker.gauge(
+        process.gauge(
             "diskless_inflation_waiting",
             "Batches that wait for such memory",
             lambda it: it.reads.inflation.waiting,
         ),
-        broker.gauge(
+        process.gauge(
             "diskless_batches_waiting_for_preparation",
             "Produced batches that have to be opened, packed anew or summed, and wait for a thread",
             lambda it: it.reads.lanes.waiting,
         ),
-        broker.counter(
+        process.counter(
             "diskless_batches_prepared",
             "Produced batches that were opened, packed anew or summed in a thread",
             lambda it: it.reads.lanes.batches_prepared,
         ),
-        broker.gauge(
+        process.gauge(
             "diskless_append_queue_bytes",
             "Bytes waiting for the write loop",
             lambda it: it.writes.write_loop.statistics().queued_bytes,
@@ -214,13 +248,6 @@ def broker_metrics(parts: BrokerParts) -> Sequence[MetricSource]:
             ("listener", "state"),
             lambda: {**parts.server.statistics().by_state},
         ),
-        broker.gauge(
-            "diskless_insecure_listeners",
-            "Listeners that other machines reach, and that ask nobody who they are",
-            lambda it: len(it.base.insecure),
-        ),
-        *security_metrics(parts),
-        *transaction_metrics(lambda: parts.coordination.transactions),
         server.gauge(
             "diskless_request_memory_bytes",
             "Memory held by requests: receive buffers, and what unanswered requests keep",
@@ -256,7 +283,7 @@ def broker_metrics(parts: BrokerParts) -> Sequence[MetricSource]:
             "Look-ups in the FD cache",
             lambda it: {"hit": it.hits, "miss": it.misses},
         ),
-        broker.gauges(
+        process.gauges(
             "diskless_purgatory_operations",
             "purgatory",
             "Delayed operations waiting now",
@@ -296,12 +323,11 @@ def broker_metrics(parts: BrokerParts) -> Sequence[MetricSource]:
             "Fetch sessions that had to make room for others",
             lambda it: it.evicted_count,
         ),
-        broker.counter(
+        process.counter(
             "diskless_produce_timeouts",
             "Produce requests whose outcome was not known in time",
             lambda it: it.reads.replicas.produce_purgatory.statistics().expired,
         ),
-        *_partition_metrics(parts),
     ]
 
 
@@ -321,180 +347,4 @@ def _cache_requests(cache: ObjectCacheStatistics) -> Mapping[str, float]:
         "miss": cache.misses,
         "joined": cache.joined,
         "cold": cache.cold_reads,
-    }
-
-
-def _partition_metrics(parts: BrokerParts) -> Sequence[MetricSource]:
-    """Metrics of metadata partitions: who leads, what was read, what was cleaned up.
-
-    All have the label `partition`, a metadata partition. What workers of a leader count begins anew
-    whenever this broker comes to lead, and stays at its last value afterwards: a restart like any.
-    """
-
-    def partition(
-        name: str, meaning: str, read: Callable[[MetadataPartition], float | None]
-    ) -> MetricSource:
-        def samples() -> Samples:
-            found = ((one.index, read(one)) for one in parts.coordination.partitions)
-            return {(str(index),): value for index, value in found if value is not None}
-
-        return MetricSource(name, "gauge", meaning, ("partition",), samples)
-
-    def workers(
-        name: str,
-        kind: Kind,
-        label: str,
-        meaning: str,
-        read: Callable[[LeaderWorkers], Mapping[str, float]],
-    ) -> MetricSource:
-        def samples() -> Samples:
-            # A copy, because leadership changes on the event loop's thread meanwhile.
-            return {
-                (str(index), what): value
-                for index, at_work in tuple(parts.coordination.workers_at_work.items())
-                for what, value in read(at_work).items()
-            }
-
-        return MetricSource(name, kind, meaning, ("partition", label), samples)
-
-    def lease_left_s(of: MetadataPartition) -> float | None:
-        expires_at = of.log.lease_expires_at
-        if expires_at is None or math.isinf(expires_at):
-            return None
-        return max(expires_at - parts.base.clock.monotonic(), 0.0)
-
-    return [
-        partition(
-            "diskless_metadata_leading",
-            "Whether this broker leads the metadata partition",
-            lambda it: float(it.coordinator is not None),
-        ),
-        partition(
-            "diskless_metadata_leader",
-            "Node id of the leader as this broker has read; -1: none",
-            lambda it: -1 if it.leader is None else it.leader.broker_id,
-        ),
-        partition(
-            "diskless_metadata_leader_epoch",
-            "How often the leader changed",
-            lambda it: 0 if it.replica.leader is None else it.replica.leader.leader_epoch,
-        ),
-        partition(
-            "diskless_metadata_lease_seconds",
-            "What is left of this leader's lease; only where others could lead",
-            lease_left_s,
-        ),
-        partition(
-            "diskless_metadata_fed",
-            "Whether the leader feeds this broker, where it follows",
-            lambda it: None if it.coordinator is not None else float(it.is_fed),
-        ),
-        partition(
-            "diskless_metadata_log_start_offset",
-            "First offset that the metadata log still has",
-            lambda it: it.log.start_offset,
-        ),
-        partition(
-            "diskless_metadata_log_end_offset",
-            "End of the metadata log, as far as this broker has seen it",
-            lambda it: it.log.end_offset,
-        ),
-        partition(
-            "diskless_metadata_lag_records",
-            "Records of the metadata log that are seen and not applied yet",
-            lambda it: max(it.log.end_offset - it.replica.applied_offset, 0),
-        ),
-        workers(
-            "diskless_metadata_snapshots",
-            "counter",
-            "result",
-            "Snapshots of the metadata, by result",
-            lambda it: {"taken": it.snapshots.taken, "failed": it.snapshots.failures},
-        ),
-        workers(
-            "diskless_wal_files_retired",
-            "counter",
-            "outcome",
-            "WAL objects whose last batch here is gone, by what became of them",
-            lambda it: {
-                "deleted": it.files.objects_deleted,
-                "handed_over": it.files.handed_over,
-                "taken_over": it.files.taken_over,
-                "tombstoned": it.files.tombstoned,
-                "forgotten": it.files.forgotten,
-            },
-        ),
-        MetricSource(
-            "diskless_table_segments_overdue",
-            "counter",
-            "Segments deleted at table.owner.max.ms although their table may still name them",
-            ("partition",),
-            lambda: {
-                (str(index),): at_work.files.overdue_deleted
-                for index, at_work in tuple(parts.coordination.workers_at_work.items())
-            },
-        ),
-        workers(
-            "diskless_worker_success_age_seconds",
-            "gauge",
-            "worker",
-            "Since a background worker got through a pass",
-            _success_ages,
-        ),
-        workers(
-            "diskless_metadata_rows_deleted",
-            "counter",
-            "cause",
-            "Rows of the metadata (runs of batches, segments) deleted, by cause",
-            lambda it: {"retention": it.retention.rows_deleted},
-        ),
-        workers(
-            "diskless_tier_lag_bytes",
-            "gauge",
-            "topic",
-            "Committed bytes that are in no segment yet",
-            lambda it: it.tier_lag.bytes_by_topic(),
-        ),
-        workers(
-            "diskless_tier_lag_seconds",
-            "gauge",
-            "topic",
-            "Since the oldest of these bytes were committed",
-            lambda it: it.tier_lag.seconds_by_topic(),
-        ),
-        workers(
-            "diskless_table_lag_seconds",
-            "gauge",
-            "topic",
-            "Since the oldest change of segments that the table of their topic does not show",
-            lambda it: it.tier_lag.table_seconds_by_topic(),
-        ),
-        workers(
-            "diskless_orphan_scan_objects",
-            "counter",
-            "result",
-            "Objects that the orphan scan looked at, by what it found",
-            _orphan_results,
-        ),
-    ]
-
-
-def _success_ages(workers: LeaderWorkers) -> Mapping[str, float]:
-    ages = {"files": workers.files.last_success_age_s}
-    if workers.orphans is not None:
-        ages["orphan_scan"] = workers.orphans.last_success_age_s
-    return ages
-
-
-def _orphan_results(workers: LeaderWorkers) -> Mapping[str, float]:
-    scan = workers.orphans
-    if scan is None:
-        return {}
-    return {
-        "seen": scan.objects_seen,
-        "known": scan.known,
-        "foreign": scan.foreign_names,
-        "deferred": scan.deferred,
-        "tombstoned": scan.tombstoned,
-        "deleted": scan.orphans_deleted,
     }

@@ -84,6 +84,15 @@ class BrokerSettings:
     node_id: int = setting(
         "node.id", 0, minimum=0, maximum=2**31 - 1, why="stable for the life of a data directory"
     )
+    workers: int = setting(
+        "broker.workers",
+        1,
+        minimum=0,
+        maximum=256,
+        why="processes that share the listeners, each with connections, chunks and uploads of its "
+        "own; 1: one process does everything; 0: one for each core of the machine; more: more "
+        "cores are used, and each process seals objects of its own",
+    )
     rack: str = setting("broker.rack", "", why="the availability zone clients are matched with")
     auto_create_topics: bool = setting(
         "auto.create.topics.enable",

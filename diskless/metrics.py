@@ -9,15 +9,16 @@ stuck part from an idle one.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, Generic, Literal, NamedTuple, TypeVar
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.exposition import choose_encoder
+from prometheus_client.exposition import choose_encoder, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from diskless.shared.merged_metrics import MergedPages
 from wal.clock import Clock, Sleep
 
 Kind = Literal["counter", "gauge"]
@@ -122,6 +123,9 @@ class MetricsPage:
         self._clock = clock
         self._turn = asyncio.Lock()
         self._rests_until = 0.0
+        self._others: Callable[[], Coroutine[Any, Any, Mapping[str, bytes | None]]] | None = None
+        self._merged = MergedPages()
+        self._loop: asyncio.AbstractEventLoop | None = None
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
 
@@ -129,13 +133,31 @@ class MetricsPage:
         """Show what is read from components, once they are there; any thread may call it."""
         self._registry.register(_StatisticsCollector(sources))
 
+    def merge_with(
+        self, others: Callable[[], Coroutine[Any, Any, Mapping[str, bytes | None]]]
+    ) -> None:
+        """Show what other processes of this broker count as well; see `MergedPages.merge`.
+
+        Called on the event loop on which `others` is to run.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._others = others
+
     async def render(self, accept: str) -> tuple[str, bytes]:
         """(content type, page) in the format that `accept` prefers."""
         encode, content_type = choose_encoder(accept)
         async with self._turn:
             await self._sleep(max(self._rests_until - self._clock.monotonic(), 0))
             started = self._clock.monotonic()
-            page = encode(self._registry)
+            if self._others is None or self._loop is None:
+                page = encode(self._registry)
+            else:
+                asked = asyncio.run_coroutine_threadsafe(self._others(), self._loop)
+                pages = await asyncio.wrap_future(asked)
+                own = generate_latest(self._registry)
+                content_type, page = await asyncio.to_thread(
+                    self._merged.merge, {"head": own, **pages}, accept
+                )
             ended = self._clock.monotonic()
             self._rests_until = ended + REST_SHARE * (ended - started)
         return content_type, page

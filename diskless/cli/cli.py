@@ -110,6 +110,12 @@ def _add_serve(commands: Commands) -> None:
         help="file:///dir, s3://bucket/prefix[?endpoint_url=...] or memory://name; "
         "default: DIR/objects",
     )
+    serve.add_argument(
+        "--workers",
+        metavar="N",
+        help="short for --set broker.workers=N: processes that share the listeners; 0: one for "
+        "each core; default: 1",
+    )
     serve.add_argument("--config", type=Path, metavar="FILE", help="key=value lines")
     add_pairs(serve, "--set", "one configuration key")
 
@@ -130,6 +136,8 @@ def _serve(options: argparse.Namespace) -> int:
         overrides[LISTENERS] = str(endpoint)
     if options.object_store is not None:
         overrides["object.store.url"] = options.object_store
+    if options.workers is not None:
+        overrides["broker.workers"] = options.workers
     config = load_config(file=options.config, environment=os.environ, overrides=overrides)
     return serve(
         config,

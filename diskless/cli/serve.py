@@ -10,12 +10,15 @@ files of keys and certificates.
 """
 
 import asyncio
+import contextlib
 import gc
+import os
 import random
 import secrets
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +31,9 @@ from diskless.listeners.endpoints import shown_address
 from diskless.logs import configure_logs
 from diskless.parts.broker_parts import BrokerParts
 from diskless.tls_memory import available_memory, fit_tls_memory
+from diskless.workers.head_parts import check_workers
+from diskless.workers.spawner import Birth, Spawner
+from diskless.workers.worker import live
 from wal.clock import SystemClock
 from wal.errors import DisklessError, InvalidSettings
 from wal.failpoint import arm_from_environment
@@ -51,9 +57,13 @@ def serve(config: Config, *, data: Path) -> int:
     configure_logs(log_format=config.broker.log_format, level=config.broker.log_level)
     config = fit_descriptors(fit_tls_memory(config, available_memory()))
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    process = _Process()
+    config = _with_workers(config)
+    process = _Process(_spawner(config))
     failures: list[DisklessError | OSError] = []
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with contextlib.ExitStack() as stack:
+        if process.spawner is not None:
+            stack.callback(process.spawner.close)
+        runner = stack.enter_context(asyncio.Runner(loop_factory=_loop_factory()))
         try:
             runner.run(process.run(config, data))
         except* (DisklessError, OSError) as group:
@@ -73,8 +83,9 @@ def serve(config: Config, *, data: Path) -> int:
 class _Process:
     """One life of a broker, and how far it came."""
 
-    def __init__(self) -> None:
+    def __init__(self, spawner: Spawner | None) -> None:
         self.is_ready = False
+        self.spawner = spawner
         self._looks: set[asyncio.Task[None]] = set()
 
     async def run(self, config: Config, data: Path) -> None:
@@ -93,7 +104,9 @@ class _Process:
             loop.add_signal_handler(number, signalled)
         # Keys are read later than this anyway.
         loop.add_signal_handler(signal.SIGHUP, lambda: None)
-        running = running_broker(config, data=data, clock=SystemClock(), rng=_system_rng())
+        running = running_broker(
+            config, data=data, clock=SystemClock(), rng=_system_rng(), spawner=self.spawner
+        )
         try:
             async with running as broker:
                 self.is_ready = True
@@ -111,6 +124,26 @@ class _Process:
         look = asyncio.ensure_future(broker.base.tls.reload())
         self._looks.add(look)
         look.add_done_callback(self._looks.discard)
+
+
+def _with_workers(config: Config) -> Config:
+    """Returns `config` with the number of workers there are. Raises InvalidSettings."""
+    workers = config.broker.workers or os.cpu_count() or 1
+    config = replace(config, broker=replace(config.broker, workers=workers))
+    if workers > 1:
+        check_workers(config)
+    return config
+
+
+def _spawner(config: Config) -> Spawner | None:
+    """Who forks the workers, if there are any; made while this process has one thread."""
+    if config.broker.workers == 1:
+        return None
+
+    def worker(birth: Birth) -> int:
+        return live(birth, config, loop_factory=_loop_factory(), settled=_settle_garbage_collector)
+
+    return Spawner(worker)
 
 
 def _settle_garbage_collector() -> None:

@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 
 from diskless.cli.metadata_sources import stored_partitions
 from diskless.storage.cluster_identity import known_cluster_id
-from diskless.storage.data_directory import has_properties, read_properties
+from diskless.storage.data_directory import WORKER, has_properties, read_properties
 from metadata.log.local_log import LOG_DIRECTORY, LocalMetadataLog
 from metadata.log.log import MetadataLog
 from metadata.log.log_object import log_prefix
@@ -204,10 +204,12 @@ async def _object_log(store: ObjectStore, index: int) -> MetadataLog:
 
 
 def _chunk_directories(data: Path) -> Sequence[Path]:
-    """This node's chunks, or where it is not known which one it is, those of any."""
+    """This node's chunks and its workers', or where no node is known, those of any."""
     if has_properties(data):
-        return [data / "wal" / read_properties(data)["node.id"]]
-    return sorted((data / "wal").glob("*"))
+        brokers = [data / "wal" / read_properties(data)["node.id"]]
+    else:
+        brokers = sorted((data / "wal").glob("*"))
+    return [lane for broker in brokers for lane in (broker, *sorted(broker.glob(f"{WORKER}*")))]
 
 
 def _verify_chunks(directory: Path, checked: Counter[str], violations: list[str]) -> None:

@@ -17,7 +17,7 @@ and so does a release that writes other metadata than the leader's.
 import asyncio
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import structlog
 
@@ -28,8 +28,7 @@ from diskless.listeners.endpoints import Endpoint, format_endpoints, parse_endpo
 from diskless.ports import BrokerEndpoint, ClientInfo
 from metadata.clients.routed_client import RoutedClient
 from metadata.coordinator.candidate import Candidate
-from metadata.coordinator.metadata_partition import MetadataPartition
-from metadata.operations import CATALOGUE, Leader, RegisteredBroker
+from metadata.operations import CATALOGUE, Leader, RegisteredBroker, TopicDescription
 from metadata.records.control import METADATA_VERSION
 from wal.clock import Clock, Sleep
 from wal.coordinates import TopicIdPartition
@@ -111,13 +110,37 @@ class _View(NamedTuple):
     routing: ProduceRouting
 
 
+class FollowedReplica(Protocol):
+    """What is asked of a `Replica`; of brokers, that of the catalogue."""
+
+    def brokers(self) -> Mapping[int, RegisteredBroker]: ...
+
+    def subscribe_applied(self, listener: Callable[[], None]) -> None: ...
+
+
+class LedPartition(Protocol):
+    """What is asked of a `MetadataPartition`."""
+
+    @property
+    def leader(self) -> Leader | None: ...
+
+    @property
+    def replica(self) -> FollowedReplica: ...
+
+
+class KnownTopics(Protocol):
+    """What is asked of a `RoutedClient`."""
+
+    def topic_by_id(self, topic_id: uuid.UUID) -> TopicDescription | None: ...
+
+
 class SharedCluster:
     """`diskless.ports.Cluster` of all brokers that share a bucket prefix."""
 
     def __init__(
         self,
-        partitions: Sequence[MetadataPartition],
-        registry: RoutedClient,
+        partitions: Sequence[LedPartition],
+        registry: KnownTopics,
         *,
         cluster_id: str,
         myself: ReachableBroker,

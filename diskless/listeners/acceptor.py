@@ -104,12 +104,14 @@ class Acceptor:
         tasks: asyncio.TaskGroup,
         tls: TlsListener | None = None,
         handshaken: Callable[[str], None] = lambda result: None,
+        patience_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         """`listener` is bound. `refusal` gives, by address, a limit of its own that keeps somebody
         out; `refused` is told which it was.
 
         `make` makes the protocol of who was admitted; that ends the admission when its transport is
-        gone. `handshaken` is told how each handshake of `tls` ended.
+        gone. `handshaken` is told how each handshake of `tls` ended. `patience_s` says how long a
+        connection is left to other processes that accept from the same socket.
         """
         self._listener = listener
         self._name = name
@@ -122,6 +124,8 @@ class Acceptor:
         self._tasks = tasks
         self._tls = tls
         self._handshaken = handshaken
+        self._patience_s = patience_s
+        self._was_patient = False
         self._refusals = Pace()
         self._loop = asyncio.get_running_loop()
         self._connecting: set[asyncio.Task[None]] = set()
@@ -150,14 +154,21 @@ class Acceptor:
 
     def _accept(self) -> None:
         for _ in range(_ACCEPTED_IN_A_ROW_MAX):
+            patience_s = 0.0 if self._was_patient else self._patience_s()
+            if patience_s:
+                self._was_patient = True
+                self._pause(patience_s)
+                return
             try:
                 client, address = self._listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                self._was_patient = False
                 return
             except OSError as error:
                 _log.error("cannot accept connections", error=str(error), again_in_s=_PAUSE_S)
                 self._pause(_PAUSE_S)
                 return
+            self._was_patient = False
             self._admit(client, plain_address(str(address[0])))
 
     def _pause(self, seconds: float) -> None:

@@ -91,10 +91,14 @@ class ConnectionLimits:
         per_user_max: int = 0,
         listeners: Mapping[str, ListenerLimits] = MappingProxyType({}),
         quota: Callable[[str], float] = lambda address: 0.0,
+        changed: Callable[[int], None] = lambda connections: None,
+        elsewhere: Callable[[], int] = lambda: 0,
     ) -> None:
         """`quota` counts a connection of an address, and says until when it is not read from.
 
-        `per_user_max`: 0 for no limit. `listeners` are those with limits of their own.
+        `per_user_max`: 0 for no limit. `listeners` are those with limits of their own. `changed` is
+        told how many connections there are; `elsewhere` says how many other processes have, which
+        count for `connections_max`.
         """
         self._connections_max = connections_max
         self._per_ip_max = per_ip_max
@@ -102,6 +106,8 @@ class ConnectionLimits:
         self._per_user_max = per_user_max
         self._listeners = listeners
         self._quota = quota
+        self._changed = changed
+        self._elsewhere = elsewhere
         self._pace = _Pace(creations_per_s, now)
         self._paces = {
             name: _Pace(limits.creations_per_s, now) for name, limits in listeners.items()
@@ -113,7 +119,7 @@ class ConnectionLimits:
 
     def refusal(self, address: str, listener: str = "") -> str | None:
         """The limit that keeps one more connection from `address` out."""
-        if self._connections >= self._connections_max:
+        if self._connections + self._elsewhere() >= self._connections_max:
             return "max.connections"
         own = self._listeners.get(listener)
         if own is not None and self._per_listener[listener] >= own.connections_max:
@@ -126,6 +132,7 @@ class ConnectionLimits:
     def opened(self, address: str, now: float, listener: str = "") -> float:
         """Count it in; in how many seconds it may be read from."""
         self._connections += 1
+        self._changed(self._connections)
         self._per_ip[address] += 1
         delay_s = max(self._pace.opened(now), self._quota(address) - now)
         if listener in self._listeners:
@@ -143,6 +150,7 @@ class ConnectionLimits:
     def closed(self, address: str, listener: str = "", user: str | None = None) -> None:
         """Count it out."""
         self._connections -= 1
+        self._changed(self._connections)
         if listener in self._listeners:
             self._per_listener[listener] -= 1
         for counted, name in ((self._per_ip, address), (self._per_user, user)):

@@ -13,8 +13,8 @@ In the order in which `diskless.broker` makes them:
 - `service`: which APIs are served, and the server
 - `web`: who has rights on the HTTP port
 
-`broker_parts` has them all; `background` runs a task until the stop; `transaction_metrics` is read
-from `coordination`.
+`broker_parts` has them all; `background` runs a task until the stop; `coordination_metrics` are
+read from `coordination`. `process_parts` says what the paths need, in whatever process they are.
 
 A step takes the parts that it needs, so the order cannot be wrong. No part changes once it is made.
 What a step opens it pushes on the broker's one stack, which closes everything in reverse.

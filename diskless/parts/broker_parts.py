@@ -8,6 +8,7 @@ from diskless.parts.read_path import ReadPath
 from diskless.parts.storage import Storage
 from diskless.parts.tokens import Tokens
 from diskless.parts.write_path import WritePath
+from diskless.quotas.quotas import QuotaEnforcer
 from diskless.server.server import KafkaServer
 
 
@@ -22,3 +23,7 @@ class BrokerParts:
     reads: ReadPath
     tokens: Tokens
     server: KafkaServer
+
+    @property
+    def quotas(self) -> QuotaEnforcer:
+        return self.coordination.quotas

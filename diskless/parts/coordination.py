@@ -40,6 +40,7 @@ from diskless.topics.noted_facts import NotedFacts
 from diskless.transactions.transaction_ends import transaction_ends
 from diskless.transactions.transaction_numbers import TransactionNumbers
 from diskless.transactions.transaction_router import TransactionRouter
+from metadata.clients.coordinator_client import CoordinatorClient
 from metadata.clients.feed_connections import FeedConnections
 from metadata.clients.local_client import LocalClient
 from metadata.clients.routed_client import RoutedClient
@@ -141,9 +142,9 @@ async def open_coordination(
     client.subscribe_topics(topics.changed)
     placed = Placement(partitions[CATALOGUE].replica, len(partitions))
     numbers = TransactionNumbers(
-        _asker(client, JOIN_TRANSACTIONS),
+        asker(client, JOIN_TRANSACTIONS),
         placed,
-        add=_asker(client, ADD_TO_TRANSACTION),
+        add=asker(client, ADD_TO_TRANSACTION),
         kept_ms=config.coordinator.transaction_max_timeout_ms,
         clock=clock,
     )
@@ -159,7 +160,7 @@ async def open_coordination(
     )
     for partition in partitions:
         partition.replica.subscribe_offsets(partial(groups.offsets_ended, partition.index))
-    ends = await stack.enter_async_context(transaction_ends(_asker(client, END_PARTS)))
+    ends = await stack.enter_async_context(transaction_ends(asker(client, END_PARTS)))
     transactions = TransactionRouter(
         partitions,
         client,
@@ -188,8 +189,8 @@ async def open_coordination(
     )
 
 
-def _asker(
-    client: RoutedClient, operation: Operation[Addressed[_Entry], _Answer]
+def asker(
+    client: CoordinatorClient, operation: Operation[Addressed[_Entry], _Answer]
 ) -> Callable[[int, Sequence[_Entry]], Awaitable[Sequence[_Answer]]]:
     """Calls of one coordinator. Another broker may be paused, so none is waited for for long."""
 

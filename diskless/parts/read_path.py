@@ -3,6 +3,7 @@
 The replica manager is here because it reads; it also hands produced batches to the write path.
 """
 
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Final
 
@@ -10,15 +11,15 @@ from diskless.fetch.fetch_sessions import FetchSessions
 from diskless.fetch.read_ahead import ReadAhead
 from diskless.fetch.read_memory import ReadMemory
 from diskless.loop.long_work import LongWork
-from diskless.parts.coordination import Coordination
-from diskless.parts.foundation import Foundation
+from diskless.parts.process_parts import Ground, State
 from diskless.parts.storage import Storage
 from diskless.parts.write_path import WritePath
 from diskless.ports import LEADER_EPOCH
 from diskless.replica.batch_lanes import BatchLanes
 from diskless.replica.batch_reader import BatchReader
-from diskless.replica.extent_source import ExtentSource
+from diskless.replica.extent_source import ExtentSource, OtherChunks
 from diskless.replica.replica_manager import ReplicaManager
+from diskless.replica.served_topics import nothing_new
 from diskless.replica.timestamp_search import TimestampSearch
 from diskless.topics.topic_defaults import topic_defaults
 from tiering.segment_reader import SegmentReader
@@ -32,8 +33,20 @@ class ReadPath:
     """What reads, and the replica manager."""
 
     def __init__(
-        self, base: Foundation, storage: Storage, coordination: Coordination, writes: WritePath
+        self,
+        base: Ground,
+        storage: Storage,
+        coordination: State,
+        writes: WritePath,
+        *,
+        lane: int = 0,
+        siblings: OtherChunks | None = None,
+        refresh: Callable[[], None] = nothing_new,
     ) -> None:
+        """`lane`: which of the broker's processes this is; `siblings`: the chunks of the others.
+
+        `refresh` is called before anything is told that may have changed (`Fetcher`).
+        """
         config, clock, store = base.config, base.clock, storage.store
 
         async def read_segment_range(
@@ -45,7 +58,10 @@ class ReadPath:
 
         self.long_work: Final = LongWork(clock.monotonic)
         self.cache: Final = ObjectCache(
-            store, clock=clock, settings=config.cache, disk_directory=str(storage.data.cache)
+            store,
+            clock=clock,
+            settings=config.cache,
+            disk_directory=str(storage.data.cache_of(lane)),
         )
         self.segments: Final = SegmentReader(
             read_segment_range, settings=config.segments, leader_epoch=LEADER_EPOCH
@@ -58,6 +74,7 @@ class ReadPath:
             threads=storage.read_threads,
             clock=clock,
             cold_after_ms=config.read.cold_after_ms,
+            siblings=siblings,
         )
         self.reader: Final = BatchReader(source=source, long_work=self.long_work)
         self.ahead: Final = ReadAhead(
@@ -80,12 +97,13 @@ class ReadPath:
             lanes=self.lanes,
             ahead=self.ahead,
             numbers=coordination.transaction_numbers,
+            refresh=refresh,
         )
         self.fetch_sessions: Final = FetchSessions(
             slots=config.read.fetch_session_slots, clock=clock, rng=base.rng
         )
 
-    async def open(self, stack: AsyncExitStack, coordination: Coordination) -> None:
+    async def open(self, stack: AsyncExitStack, coordination: State) -> None:
         """Open the caches; the replica manager hears of commits from then on."""
         for part in (self.cache, self.segments, self.search, self.lanes):
             await stack.enter_async_context(part)

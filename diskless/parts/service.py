@@ -4,7 +4,7 @@ Joining the cluster is the last step: from then on clients of other brokers are 
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from typing import NamedTuple
 
@@ -46,10 +46,14 @@ from diskless.ports import AclAdmin, Cluster
 from diskless.request_metrics import RequestMetrics
 from diskless.server.registry import ApiRegistry
 from diskless.server.server import KafkaServer
+from diskless.server.server_metrics import Unmeasured
 from diskless.sinks.staged_check import StagedCheck
 from diskless.topics.schema_notes import SchemaNotes
 from diskless.topics.topic_defaults import topic_defaults
 from metadata.operations import CATALOGUE
+
+OpenWorkers = Callable[[KafkaServer, ApiRegistry], Awaitable[None]]
+"""Starts processes that accept connections, given what serves their requests."""
 
 
 class Rights(NamedTuple):
@@ -69,17 +73,19 @@ async def serve(
     reads: ReadPath,
     tokens: Tokens,
     rights: Rights,
+    workers: OpenWorkers | None = None,
 ) -> KafkaServer:
-    """Answer on the bound sockets, and join the cluster."""
+    """Answer on the bound sockets, and join the cluster; `workers` starts those who answer."""
     operations = await stack.enter_async_context(RunningOperations())
     await set_first_users(base, coordination.client)
+    apis = _apis(base, storage, coordination, reads, operations, rights)
     server = KafkaServer(
         base.listeners,
-        apis=_apis(base, storage, coordination, reads, operations, rights),
+        apis=apis,
         settings=base.config.server,
         pool=storage.pool,
         clock=base.clock,
-        metrics=RequestMetrics(base.registry),
+        metrics=RequestMetrics(base.registry) if workers is None else Unmeasured(),
         tls=base.config.tls,
         logins=await login_rules(
             stack, base, coordination.client, coordination.secrets, tokens.check
@@ -90,8 +96,11 @@ async def serve(
         limits=coordination.quotas,
         audit=base.audit,
         listener_limits=_listener_limits(base),
+        accepts=workers is None,
     )
     await stack.enter_async_context(server)
+    if workers is not None:
+        await workers(server, apis)
     # Members may wait for minutes; so that the server need not, they are sent elsewhere first.
     stack.callback(coordination.groups.close)
     if base.is_shared:

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 import structlog
 
 from diskless.parts.foundation import Foundation
+from diskless.parts.process_parts import Ground
 from diskless.storage.cluster_identity import claim_prefix, shared_cluster_id
 from diskless.storage.data_directory import DataDirectory
 from diskless.storage.private_places import make_private, refuse_open
@@ -71,19 +72,16 @@ async def open_storage(stack: AsyncExitStack, base: Foundation, opener: StoreOpe
     Raises: InvalidSettings, ObjectStoreRefused, ObjectStoreUnavailable, UploadOutcomeUnknown,
     CorruptObject.
     """
-    config, clock, rng, data = base.config, base.clock, base.rng, base.data
-    url = config.broker.object_store_url or f"file://{data.objects}"
-    _keep_private(url, base)
-    opened = await stack.enter_async_context(
-        opener(url, clock=clock, rng=rng, file_settings=config.file_store, s3_settings=config.s3)
-    )
-    reach = StoreReach(opened.url, clock=clock)
+    data = base.data
+    _keep_private(_url(base, data), base)
+    opened = await stack.enter_async_context(_open(base, data, opener))
+    reach = StoreReach(opened.url, clock=base.clock)
     base.health.watch_store(reach)
     store = ObservedStore(opened, reach)
     cluster_id, start_problem = data.cluster_id, None
     try:
         if base.is_shared:
-            cluster_id = await shared_cluster_id(store, rng)
+            cluster_id = await shared_cluster_id(store, base.rng)
         else:
             data = await claim_prefix(store, data)
             cluster_id = data.cluster_id
@@ -98,8 +96,47 @@ async def open_storage(stack: AsyncExitStack, base: Foundation, opener: StoreOpe
             "the object store cannot be reached; orphans are not deleted before the next start",
             error=start_problem,
         )
+    return _with_caches(stack, base, data, store, reach, cluster_id, start_problem)
+
+
+async def open_shared(
+    stack: AsyncExitStack, base: Ground, data: DataDirectory, opener: StoreOpener
+) -> Storage:
+    """As `open_storage`, of a store that another process of this broker has opened and checked."""
+    opened = await stack.enter_async_context(_open(base, data, opener))
+    reach = StoreReach(opened.url, clock=base.clock)
+    return _with_caches(
+        stack, base, data, ObservedStore(opened, reach), reach, data.cluster_id, None
+    )
+
+
+def _url(base: Ground, data: DataDirectory) -> str:
+    return base.config.broker.object_store_url or f"file://{data.objects}"
+
+
+def _open(base: Ground, data: DataDirectory, opener: StoreOpener) -> ObjectStore:
+    config = base.config
+    return opener(
+        _url(base, data),
+        clock=base.clock,
+        rng=base.rng,
+        file_settings=config.file_store,
+        s3_settings=config.s3,
+    )
+
+
+def _with_caches(
+    stack: AsyncExitStack,
+    base: Ground,
+    data: DataDirectory,
+    store: ObjectStore,
+    reach: StoreReach,
+    cluster_id: str,
+    start_problem: str | None,
+) -> Storage:
+    config = base.config
     settings = config.wal
-    if not url.startswith("s3://"):
+    if not _url(base, data).startswith("s3://"):
         settings = for_directory(settings, config.explicit)
     fd_cache = FdCache(config.read.fd_cache_capacity)
     stack.callback(fd_cache.close)

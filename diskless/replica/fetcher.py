@@ -175,6 +175,7 @@ class Fetcher:
 
     async def _look(self, rows: FetchRows, isolation: int) -> Look:
         """What is known of all rows at once, and which of them have to be looked up."""
+        self._topics.refresh()
         topics: list[TopicDescription | None] = []
         firsts: list[int] = []
         partition_counts: list[int] = []

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple, Protocol
 
 from diskless.ports import Buffer, ListOffsetsResult
 from diskless.replica.batch_reader import ReadResult
-from metadata.log.log import MetadataLog, MetadataRecordBatch
+from metadata.log.log import MetadataRecordBatch
 from metadata.log.shown_batches import shown_batch
 from metadata.operations import (
     EARLIEST_LOCAL_TIMESTAMP,
@@ -56,11 +56,27 @@ class AppliedLog(Protocol):
     def subscribe_applied(self, listener: Callable[[], None]) -> None: ...
 
 
+class ShownLog(Protocol):
+    """What is asked of a `MetadataLog`."""
+
+    @property
+    def start_offset(self) -> int: ...
+
+    @property
+    def end_offset(self) -> int: ...
+
+    async def refresh(self) -> int: ...
+
+    async def read(self, offset: int, max_bytes: int) -> Sequence[MetadataRecordBatch]: ...
+
+    async def read_encoded(self, offset: int, max_bytes: int) -> Sequence[bytes]: ...
+
+
 class LoggedPartition(Protocol):
     """What is asked of a `MetadataPartition`."""
 
     @property
-    def log(self) -> MetadataLog: ...
+    def log(self) -> ShownLog: ...
 
     @property
     def replica(self) -> AppliedLog: ...

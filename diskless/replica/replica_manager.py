@@ -22,7 +22,7 @@ Source: "Purgatory Redesign"; KIP-1163/1164; reference behaviour per Kafka's Rep
 """
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from diskless.fetch.read_ahead import ReadAhead
@@ -35,7 +35,7 @@ from diskless.replica.fetcher import Fetcher
 from diskless.replica.metadata_topic import MetadataTopic
 from diskless.replica.offset_lookup import OffsetLookup
 from diskless.replica.purgatory import Purgatory
-from diskless.replica.served_topics import ServedTopics
+from diskless.replica.served_topics import ServedTopics, nothing_new
 from diskless.replica.timestamp_search import TimestampSearch
 from diskless.topics.topic_configs import compression_of, topic_rules
 from diskless.transactions.numbered_batches import ADDED_FROM, NumberedBatches, Numbers
@@ -95,12 +95,13 @@ class ReplicaManager:
         numbers: Numbers,
         metadata_topic: MetadataTopic | None = None,
         topic_defaults: Mapping[str, str] | None = None,
+        refresh: Callable[[], None] = nothing_new,
     ) -> None:
         """`topic_defaults` are the configs of topics that do not set them, where these differ from
-        the built-in ones.
+        the built-in ones. `refresh` takes in what this process has been told and has not looked at.
         """
         metadata_topic = metadata_topic or MetadataTopic(())
-        self._topics = topics = ServedTopics(coordinator, metadata_topic)
+        self._topics = topics = ServedTopics(coordinator, metadata_topic, refresh)
         self.fetcher = fetcher = Fetcher(
             topics, coordinator, reader, metadata_topic, max_bytes=fetch_max_bytes, ahead=ahead
         )

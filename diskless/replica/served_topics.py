@@ -4,6 +4,8 @@ Append, fetch and list-offsets look topics up here, so that all of them take the
 and refuse the same ones. The metadata topic is in no coordinator's list: it is added here.
 """
 
+from collections.abc import Callable
+from typing import Final
 from uuid import UUID
 
 from diskless.replica.metadata_topic import LogPartition, MetadataTopic
@@ -16,15 +18,33 @@ Target = TopicIdPartition | LogPartition
 """What a request names: a partition in the care of a coordinator, or one of the metadata topic."""
 
 
+def nothing_new() -> None:
+    """In place of a refresh where whatever changes is known at once."""
+
+
 class ServedTopics:
     """The topics of the coordinator, and the metadata topic."""
 
-    def __init__(self, coordinator: Coordinator, metadata_topic: MetadataTopic) -> None:
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        metadata_topic: MetadataTopic,
+        refresh: Callable[[], None] = nothing_new,
+    ) -> None:
+        """`refresh` takes in what this process has been told and has not looked at yet."""
+        self.refresh: Final = refresh
         self._coordinator = coordinator
         self._internal = metadata_topic.description
 
     def named(self, name: str, topic_id: UUID | None) -> TopicDescription | None:
-        """By id if there is one."""
+        """By id if there is one. What is not known may have been made just now."""
+        found = self._named(name, topic_id)
+        if found is None:
+            self.refresh()
+            found = self._named(name, topic_id)
+        return found
+
+    def _named(self, name: str, topic_id: UUID | None) -> TopicDescription | None:
         if topic_id is not None:
             return self.by_id(topic_id)
         return self._coordinator.topics().get(name) or self._internal_named(name)

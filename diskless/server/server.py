@@ -53,6 +53,7 @@ from diskless.server.server_metrics import ServerMetrics
 from diskless.server.server_settings import ServerSettings
 from diskless.server.shared import Shared
 from diskless.server.unread import UnreadCutter
+from diskless.shared.connection_counts import ConnectionCounts
 from wal.chunks.buffer import BufferPool
 from wal.chunks.seal_policy import Arrivals
 from wal.clock import Clock
@@ -69,6 +70,8 @@ _NOT_SENT_BYTES_MAX: Final = 128 << 10
 """What the system takes for a socket ahead of what it can send. Left to itself it takes 4 MB, which
 nobody counts: of each client that does not read, and in one call that holds the loop."""
 
+_UNLIMITED: Final = 2**31 - 1
+
 _TLS_DEFAULTS: Final = TlsSettings()
 _NO_LIMITS: Final = NoLimits()
 
@@ -77,6 +80,14 @@ HANDSHAKE: Final = "handshake"
 """States of a connection, for the metrics."""
 
 _log = structlog.get_logger("diskless.server.server")
+
+
+def _nobody(connections: int) -> None:
+    """Nobody is told how many there are."""
+
+
+def _nobody_else() -> int:
+    return 0
 
 
 class ServerStatistics(NamedTuple):
@@ -116,6 +127,8 @@ class KafkaServer:
         audit: SessionAudit = UNNOTED,
         listener_limits: Mapping[str, ListenerLimits] = MappingProxyType({}),
         processor_time: Callable[[], float] = time.thread_time,
+        accepts: bool = True,
+        counts: ConnectionCounts | None = None,
     ) -> None:
         """Made on the event loop that it serves on.
 
@@ -125,16 +138,24 @@ class KafkaServer:
         them the server makes its own. `logins` has the rules of listeners whose clients must log
         in; of one address, `pending_per_ip_max` may be at it. `limits` are the quotas of clients;
         `audit` is told who comes and goes;
-        `processor_time` is what the event loop's thread has taken.
+        `processor_time` is what the event loop's thread has taken. Without `accepts`, there are
+        only the connections that it is handed (`take`). `counts`: other processes accept, too.
         """
-        self.address: tuple[str, int] = listeners[0].address
-        """Host and port of the first listener."""
         self._listeners = listeners
+        self._accepted = listeners if accepts else ()
         self._settings = settings
         self._clock = clock
         self._connections: set[Connection] = set()
         self._open = Counter({listener.name: 0 for listener in listeners})
         """Connections by listener."""
+        self._handed = ConnectionLimits(
+            connections_max=_UNLIMITED,
+            per_ip_max=_UNLIMITED,
+            per_ip_overrides={},
+            creations_per_s=_UNLIMITED,
+            now=clock.monotonic(),
+        )
+        """Of connections that were admitted elsewhere."""
         self._tls_acceptors: dict[str, Acceptor] = {}
         """By the name of their listener."""
         self._handshakes = Handshakes(
@@ -154,7 +175,10 @@ class KafkaServer:
             per_user_max=settings.max_connections_per_user,
             listeners=listener_limits,
             quota=limits.connected,
+            changed=_nobody if counts is None else counts.changed,
+            elsewhere=_nobody_else if counts is None else counts.elsewhere,
         )
+        self._patience_s = (lambda: 0.0) if counts is None else counts.patience_s
         self._pending = PendingLogins(
             connections_max=settings.max_connections, per_ip_max=pending_per_ip_max
         )
@@ -195,7 +219,7 @@ class KafkaServer:
             tasks = await stack.enter_async_context(self._tasks)
             sweeper = tasks.create_task(self._sweep_for_ever(), name="connection-sweeper")
             stack.callback(sweeper.cancel)
-            acceptors = [self._acceptor(listener) for listener in self._listeners]
+            acceptors = [self._acceptor(listener) for listener in self._accepted]
             stack.push_async_callback(self._stop, acceptors)
             for acceptor in acceptors:
                 acceptor.start()
@@ -210,10 +234,37 @@ class KafkaServer:
     ) -> None:
         await self._stack.__aexit__(kind, error, traceback)
 
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port of the first listener."""
+        return self._listeners[0].address
+
+    def take(self, end: socket.socket, *, host: str, user: str, listener: str) -> None:
+        """Serve a connection whose client is known: another process has admitted it."""
+        client = ClientInfo(next(self._ids), "", host, user=user, listener=listener)
+        admission = Admission(self._handed, host, self._clock.monotonic(), listener)
+        connection = Connection(self._shared, client, admission)
+        loop = asyncio.get_running_loop()
+        task = self._tasks.create_task(self._connect(loop, end, connection))
+        task.add_done_callback(functools.partial(self._taken, end, admission))
+
+    async def _connect(
+        self, loop: asyncio.AbstractEventLoop, end: socket.socket, connection: Connection
+    ) -> None:
+        try:
+            await loop.connect_accepted_socket(lambda: connection, end)
+        except OSError as error:
+            raise asyncio.CancelledError from error
+
+    def _taken(self, end: socket.socket, admission: Admission, task: asyncio.Task[None]) -> None:
+        if task.cancelled():
+            end.close()
+            admission.end()
+
     def statistics(self) -> ServerStatistics:
         shared = self._shared
         by_state: dict[tuple[str, ...], int] = {
-            (name, OPEN): count for name, count in self._open.items()
+            (listener.name, OPEN): self._open[listener.name] for listener in self._accepted
         }
         by_state |= {
             (name, HANDSHAKE): acceptor.connecting for name, acceptor in self._tls_acceptors.items()
@@ -284,6 +335,7 @@ class KafkaServer:
             tasks=self._tasks,
             tls=None if listener.tls is None else self._tls_listener(listener.tls),
             handshaken=functools.partial(metrics.handshake_ended, listener.name),
+            patience_s=self._patience_s,
         )
         if listener.tls is not None:
             self._tls_acceptors[listener.name] = acceptor

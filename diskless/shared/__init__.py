@@ -1,5 +1,7 @@
-"""Memory that the processes of one broker share.
+"""What the processes of one broker share.
 
 - `shared_memory`: memory without a name, which processes inherit
 - `chunk_notices`: which chunks each process has sealed; `sibling_chunks`: reading those of others
+- `connection_counts`: how many connections each has
+- `merged_metrics`: one page of metrics, of the pages of all
 """

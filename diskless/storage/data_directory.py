@@ -4,7 +4,7 @@ DIR/meta.properties          node.id, cluster.id, version; written once, checked
 DIR/incarnation              the latest lives of this broker, one UUID a line
 DIR/metadata/<k>/log/        log of metadata partition k (the truth), unless it is in the store
 DIR/metadata/<k>/state.sqlite  its materialisation (a cache)
-DIR/wal/<node id>/           chunk files and their quarantine
+DIR/wal/<node id>/           chunk files and their quarantine; of worker n in worker-<n>/
 DIR/cache/                   disk tier of the object cache
 DIR/objects/                 the object store, unless another one is configured
 """
@@ -23,6 +23,7 @@ from wal.errors import InvalidSettings
 
 LAYOUT_VERSION: Final = "1"
 LIVES_KEPT: Final = 8
+WORKER: Final = "worker-"
 _PROPERTIES: Final = "meta.properties"
 
 
@@ -107,7 +108,22 @@ class DataDirectory:
 
     @property
     def chunks(self) -> Path:
-        return self.path / "wal" / str(self.node_id)
+        return self.chunks_of(0)
+
+    def chunks_of(self, lane: int) -> Path:
+        """Returns where the chunks of one of the broker's processes are; 0: the head, or all."""
+        chunks = self.path / "wal" / str(self.node_id)
+        return chunks / f"{WORKER}{lane}" if lane else chunks
+
+    def worker_lanes(self) -> Sequence[int]:
+        """Returns the numbers of the workers that have chunks here, or had."""
+        names = (path.name for path in self.chunks_of(0).glob(f"{WORKER}*"))
+        numbers = (name.removeprefix(WORKER) for name in names)
+        return sorted(int(number) for number in numbers if number.isdecimal())
+
+    def cache_of(self, lane: int) -> Path:
+        """Returns where one of the broker's processes caches objects; likewise."""
+        return self.cache / f"{WORKER}{lane}" if lane else self.cache
 
     @property
     def cache(self) -> Path:

@@ -934,13 +934,14 @@ def test_the_data_directory_is_laid_out_as_the_page_says(tmp_path: Path) -> None
     directory = DataDirectory.open(tmp_path, node_id=7, rng=random.Random(1))
     directory.begin_life(random.Random(1))
     told = re.findall(r"^DIR/(.+?)  ", PAGE, re.MULTILINE)
-    names = {"<node id>": "7", "<k>": "3"}
+    names = {"<node id>": "7", "<k>": "3", "<n>": "2"}
     assert [tmp_path / re.sub(r"<.+?>", lambda match: names[match[0]], name) for name in told] == [
         tmp_path / "meta.properties",
         tmp_path / "incarnation",
         directory.metadata_partition(3) / LOG_DIRECTORY,
         directory.metadata_partition(3) / STATE_FILE,
         directory.chunks,
+        directory.chunks_of(2),
         directory.cache,
         directory.objects,
     ]

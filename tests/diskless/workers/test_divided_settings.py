@@ -3,7 +3,7 @@
 import pytest
 
 from diskless.config import Config, explain_all, load_config
-from diskless.shared.divided_settings import DIVIDED, share_of
+from diskless.workers.divided_settings import DIVIDED, share_of
 
 
 def test_a_single_worker_has_everything() -> None:

@@ -1,0 +1,40 @@
+"""What a worker is told when it is born, beside what it has from the process that forked it."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from diskless.workers.relay import RelayedApi
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BirthFacts:
+    """Facts that the head found out after the configuration was read."""
+
+    number: int
+    """From 1 on; also the lane of its chunks."""
+    count: int
+    """How many workers there are."""
+    node_id: int
+    cluster_id: str
+    data: str
+    apis: Sequence[RelayedApi]
+    """All that the head serves."""
+
+    def encode(self) -> bytes:
+        facts = {
+            "number": self.number,
+            "count": self.count,
+            "node_id": self.node_id,
+            "cluster_id": self.cluster_id,
+            "data": self.data,
+            "apis": [list(api) for api in self.apis],
+        }
+        return json.dumps(facts).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        facts = json.loads(data)
+        apis = [RelayedApi(*fields) for fields in facts.pop("apis")]
+        return cls(**facts, apis=apis)

@@ -1,0 +1,180 @@
+"""The worker's end of the line: takes news into what is known, and asks the head small things.
+
+Invariant: what was asked is answered in any order, and given up only with the worker itself.
+
+Failure case: the head is gone. A worker must not answer anybody when another head may have taken
+over. The kernel closes what a process had when it dies; a thread waits for just that, and ends the
+worker at once, whatever its event loop is doing (`end_with`): nothing is finished, nobody is told,
+and the chunks are recovered by the next head's worker.
+"""
+
+import asyncio
+import os
+import select
+import socket
+import struct
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from diskless.workers import line as messages
+from diskless.workers.group import (
+    READ_OUT_OF_BOUNDS,
+    READ_WELL,
+)
+from diskless.workers.known import Known
+from diskless.workers.line import Line, frame
+from diskless.workers.news import (
+    ClusterNews,
+    TopicNews,
+    decode_ends,
+    decode_logs,
+    decode_quotas,
+)
+from wal.errors import OutOfBounds, StorageFailed
+
+_ID: Final = struct.Struct(">Q")
+_READ: Final = struct.Struct(">QIqI")
+_ANSWER: Final = struct.Struct(">QB")
+_SIZE: Final = struct.Struct(">I")
+
+
+HEAD_LOST: Final = 86
+"""The exit status."""
+
+
+def end_with(head: socket.socket, end: Callable[[int], object] = os._exit) -> None:
+    """Call `end` as soon as the other end of `head` is closed."""
+
+    def wait() -> None:
+        poll = select.poll()
+        # Only hanging up is waited for, and that is always told.
+        poll.register(head.fileno(), 0)
+        poll.poll()
+        end(HEAD_LOST)
+
+    threading.Thread(target=wait, name="life-line", daemon=True).start()
+
+
+class HeadLine:
+    """On the event loop of a worker."""
+
+    def __init__(
+        self,
+        end: socket.socket,
+        *,
+        metadata_partitions: int,
+        workers: int,
+        page: Callable[[], Awaitable[bytes]],
+        ended: Callable[[int], object] = os._exit,
+    ) -> None:
+        """`page` renders the metrics; `ended` is called when the head is gone."""
+        self._page = page
+        self._ended = ended
+        self._workers = workers
+        self.stopping: Final = asyncio.Event()
+        """The head wants this worker to end."""
+        self.told: Final = asyncio.Event()
+        """All that the head knew at the beginning has arrived."""
+        self._next_id = 0
+        self._syncs: dict[int, asyncio.Future[None]] = {}
+        self._reads: dict[int, asyncio.Future[Sequence[bytes]]] = {}
+        self._pages: set[asyncio.Task[None]] = set()
+        self.known: Final = Known(
+            metadata_partitions, refresh=self.take, read_log=self.read_log, synced=self.synced
+        )
+        self._line = Line(end, self._received, self._lost)
+        self.take()
+
+    def take(self) -> None:
+        """Take the news that have arrived."""
+        self._line.take()
+
+    def hello(self) -> None:
+        self._line.send(frame(messages.HELLO, _ID.pack(os.getpid())))
+
+    def ready(self) -> None:
+        self._line.send(frame(messages.READY))
+
+    def failed(self, why: str) -> None:
+        self._line.send(frame(messages.FAILED, why.encode()))
+
+    def synced(self) -> "asyncio.Future[None]":
+        """Done when all was taken that the head had told when it was asked."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        sync_id = self._new_id()
+        self._syncs[sync_id] = done
+        self._line.send(frame(messages.SYNC, _ID.pack(sync_id)))
+        return done
+
+    def read_log(
+        self, index: int, offset: int, max_bytes: int
+    ) -> "asyncio.Future[Sequence[bytes]]":
+        """Batches of a metadata log, as `MetadataLog.read_encoded` gives them."""
+        done: asyncio.Future[Sequence[bytes]] = asyncio.get_running_loop().create_future()
+        read_id = self._new_id()
+        self._reads[read_id] = done
+        content = _READ.pack(read_id, index, offset, max_bytes)
+        self._line.send(frame(messages.READ_LOG, content))
+        return done
+
+    def _new_id(self) -> int:
+        self._next_id += 1
+        return self._next_id
+
+    def _lost(self) -> None:
+        self._ended(HEAD_LOST)
+
+    def _received(self, kind: int, content: memoryview) -> None:
+        known = self.known
+        if kind == messages.ENDS:
+            known.take_ends(decode_ends(content))
+        elif kind == messages.LOGS:
+            known.take_logs(decode_logs(content))
+            self.told.set()
+        elif kind == messages.TOPICS:
+            known.take_topics(TopicNews.decode(bytes(content)))
+        elif kind == messages.QUOTAS:
+            quotas = decode_quotas(bytes(content))
+            known.take_quotas(
+                {
+                    entity: {key: value / self._workers for key, value in values.items()}
+                    for entity, values in quotas.items()
+                }
+            )
+        elif kind == messages.CLUSTER:
+            known.take_cluster(ClusterNews.decode(bytes(content)))
+        elif kind == messages.SYNCED:
+            sync = self._syncs.pop(_ID.unpack(content)[0])
+            if not sync.done():
+                sync.set_result(None)
+        elif kind == messages.LOG_READ:
+            self._log_read(content)
+        elif kind == messages.STOP:
+            self.stopping.set()
+        elif kind == messages.PAGE_WANTED:
+            task = asyncio.get_running_loop().create_task(self._send_page(bytes(content)))
+            self._pages.add(task)
+            task.add_done_callback(self._pages.discard)
+
+    def _log_read(self, content: memoryview) -> None:
+        read_id, status = _ANSWER.unpack_from(content)
+        at = _ANSWER.size
+        read = self._reads.pop(read_id)
+        if read.done():
+            return
+        if status != READ_WELL:
+            problem = str(content[at:], "utf-8")
+            kind = OutOfBounds if status == READ_OUT_OF_BOUNDS else StorageFailed
+            read.set_exception(kind(problem))
+            return
+        batches = []
+        while at < len(content):
+            (size,) = _SIZE.unpack_from(content, at)
+            at += _SIZE.size
+            batches.append(bytes(content[at : at + size]))
+            at += size
+        read.set_result(batches)
+
+    async def _send_page(self, page_id: bytes) -> None:
+        self._line.send(frame(messages.PAGE, page_id + await self._page()))

@@ -1,0 +1,311 @@
+"""The parts of a worker: what of a broker moves records, and a line to its head for the rest.
+
+    connections ── Produce ──▶ replica manager ──▶ own chunks ──▶ store ──▶ commits: the head
+                ── Fetch ────▶ chunks of all processes, caches, store; where: the head
+                ── others ───▶ relayed to the head
+
+Made like a broker (`diskless.broker`), of the same parts; the chunks are a directory of its own.
+"""
+
+import asyncio
+import random
+import socket
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from prometheus_client import CollectorRegistry
+
+from diskless.api.access import Access
+from diskless.api.cluster import api_versions
+from diskless.api.records import fetch, list_offsets, produce
+from diskless.api.records.throttled_fetch import throttled
+from diskless.audit.audit_log import AuditLog
+from diskless.audit.audit_sinks import audit_sink
+from diskless.authorization import AllowEverything
+from diskless.broker_metrics import process_metrics
+from diskless.cluster.cluster import CoordinatorTopics, SingleBroker
+from diskless.cluster.membership import SharedCluster
+from diskless.cluster.reachable import ReachableBroker
+from diskless.cluster.reader_routing import ReaderRouting
+from diskless.config import Config
+from diskless.listeners.connection_limits import ListenerLimits
+from diskless.listeners.endpoints import Endpoint
+from diskless.listeners.listeners import Listener, plan_listeners
+from diskless.loop.loop_watch import LoopWatch
+from diskless.metrics import MetricsPage
+from diskless.parts.background import run_until_stop
+from diskless.parts.coordination import asker
+from diskless.parts.read_path import ReadPath
+from diskless.parts.storage import Storage, StoreOpener, open_shared
+from diskless.parts.write_path import WritePath
+from diskless.ports import Cluster
+from diskless.quotas.quotas import QuotaEnforcer
+from diskless.replica.metadata_topic import MetadataTopic
+from diskless.request_metrics import LoopLag, RequestMetrics
+from diskless.server.registry import ApiRegistry
+from diskless.server.server import KafkaServer
+from diskless.shared.chunk_notices import ChunkNotices
+from diskless.shared.connection_counts import ConnectionCounts
+from diskless.shared.sibling_chunks import SiblingChunks
+from diskless.storage.cluster_identity import OBJECT_LOG
+from diskless.storage.data_directory import DataDirectory
+from diskless.topics.schema_notes import SchemaNotes
+from diskless.transactions.transaction_numbers import TransactionNumbers
+from diskless.workers.birth_facts import BirthFacts
+from diskless.workers.doors import Doors
+from diskless.workers.head_client import HeadClient
+from diskless.workers.head_line import HeadLine
+from diskless.workers.relay import Relay
+from metadata.clients.wire_client import WireClient
+from metadata.messages.transactions import ADD_TO_TRANSACTION, JOIN_TRANSACTIONS
+from wal.clock import Clock
+from wal.disk import Disk
+
+
+class SharedDescriptors(NamedTuple):
+    """Memory that all processes of the broker have."""
+
+    notices: int
+    """See `ChunkNotices`."""
+    counts: int
+    """See `ConnectionCounts`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerGround:
+    """What all parts of a worker are made with."""
+
+    config: Config
+    """With this worker's share of all limits."""
+    clock: Clock
+    rng: random.Random
+    facts: BirthFacts
+    data: DataDirectory
+    listeners: Sequence[Listener]
+    registry: CollectorRegistry
+    metrics_page: MetricsPage
+    audit: AuditLog
+
+    @property
+    def node_id(self) -> int:
+        return self.facts.node_id
+
+    @property
+    def lane(self) -> int:
+        return self.facts.number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerState:
+    """The metadata, as a worker has it; see `diskless.parts.process_parts.State`."""
+
+    client: HeadClient
+    metadata_topic: MetadataTopic
+    transaction_numbers: TransactionNumbers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerParts:
+    """All parts of a worker that runs."""
+
+    base: WorkerGround
+    storage: Storage
+    writes: WritePath
+    reads: ReadPath
+    quotas: QuotaEnforcer
+    server: KafkaServer
+
+
+def open_ground(
+    stack: AsyncExitStack,
+    config: Config,
+    facts: BirthFacts,
+    sockets: Sequence[socket.socket],
+    *,
+    clock: Clock,
+    rng: random.Random,
+) -> WorkerGround:
+    """`sockets` are the listeners', in the order of the configuration."""
+    registry = CollectorRegistry()
+    sink = stack.enter_context(audit_sink(config.audit))
+    return WorkerGround(
+        config=config,
+        clock=clock,
+        rng=rng,
+        facts=facts,
+        data=DataDirectory(
+            path=Path(facts.data), node_id=facts.node_id, cluster_id=facts.cluster_id
+        ),
+        listeners=_listeners(config, sockets),
+        registry=registry,
+        metrics_page=MetricsPage(registry, clock=clock),
+        audit=AuditLog(sink, clock),
+    )
+
+
+def _listeners(config: Config, sockets: Sequence[socket.socket]) -> Sequence[Listener]:
+    listeners = []
+    for plan, bound in zip(plan_listeners(config.listeners), sockets, strict=True):
+        host, port = bound.getsockname()[:2]
+        listeners.append(
+            Listener(
+                name=plan.bind.listener,
+                protocol=plan.protocol,
+                socket=bound,
+                advertised=plan.advertised or Endpoint(plan.bind.listener, host, port),
+                inter_broker_rank=plan.inter_broker_rank,
+            )
+        )
+    return listeners
+
+
+async def open_worker(
+    stack: AsyncExitStack,
+    tasks: asyncio.TaskGroup,
+    base: WorkerGround,
+    line: HeadLine,
+    doors: Doors,
+    shared: SharedDescriptors,
+    *,
+    opener: StoreOpener,
+    disk: Disk,
+) -> WorkerParts:
+    """Build, recover the own chunks, listen; what is opened is pushed on `stack`."""
+    config, clock = base.config, base.clock
+    watch = LoopWatch(config.loop, clock=clock, metrics=LoopLag(base.registry))
+    await stack.enter_async_context(watch)
+    run_until_stop(stack, tasks, watch.run(), "loop-watch")
+    storage = await open_shared(stack, base, base.data, opener)
+    state = await _open_state(stack, base, line, doors)
+    notices = ChunkNotices(shared.notices, base.lane)
+    writes = WritePath(base, storage, state, disk, lane=base.lane, notices=notices)
+    recovered = await writes.recover(stack)
+    lanes = [base.data.chunks_of(lane) for lane in range(base.facts.count + 1)]
+    reads = ReadPath(
+        base,
+        storage,
+        state,
+        writes,
+        lane=base.lane,
+        siblings=SiblingChunks(lanes, notices, storage.fd_cache),
+        refresh=line.take,
+    )
+    await reads.open(stack, state)
+    line.known.subscribe_deletions(reads.replicas.forget)
+    await writes.run(stack, tasks, recovered)
+    quotas = QuotaEnforcer(line.known.client_quotas, settings=config.quotas, clock=clock)
+    relay = Relay(doors, line.synced)
+    run_until_stop(stack, tasks, relay.sweep(), "relay")
+    server = KafkaServer(
+        base.listeners,
+        apis=_apis(base, line, storage, state, reads, quotas, relay),
+        settings=config.server,
+        pool=storage.pool,
+        clock=clock,
+        metrics=RequestMetrics(base.registry),
+        long_work=reads.long_work,
+        arrivals=writes.arrivals,
+        limits=quotas,
+        audit=base.audit,
+        listener_limits=_listener_limits(config),
+        counts=ConnectionCounts(shared.counts, base.lane),
+    )
+    await stack.enter_async_context(server)
+    parts = WorkerParts(
+        base=base, storage=storage, writes=writes, reads=reads, quotas=quotas, server=server
+    )
+    base.metrics_page.add(process_metrics(parts))
+    return parts
+
+
+async def _open_state(
+    stack: AsyncExitStack, base: WorkerGround, line: HeadLine, doors: Doors
+) -> WorkerState:
+    def client() -> WireClient:
+        return WireClient(
+            "head",
+            0,
+            clock=base.clock,
+            rng=base.rng,
+            client_id=f"worker-{base.lane}",
+            connect=doors.connect,
+        )
+
+    known = line.known
+    head = await stack.enter_async_context(HeadClient(known, client))
+    numbers = TransactionNumbers(
+        asker(head, JOIN_TRANSACTIONS),
+        known.coordinator_of_name,
+        add=asker(head, ADD_TO_TRANSACTION),
+        kept_ms=base.config.coordinator.transaction_max_timeout_ms,
+        clock=base.clock,
+    )
+    await stack.enter_async_context(numbers)
+    return WorkerState(
+        client=head,
+        metadata_topic=MetadataTopic(known.partitions),
+        transaction_numbers=numbers,
+    )
+
+
+def _apis(
+    base: WorkerGround,
+    line: HeadLine,
+    storage: Storage,
+    state: WorkerState,
+    reads: ReadPath,
+    quotas: QuotaEnforcer,
+    relay: Relay,
+) -> ApiRegistry:
+    """What moves records, and everything else as the head serves it."""
+    access = Access(AllowEverything(), base.audit)
+    replicas = reads.replicas
+    topics = CoordinatorTopics(
+        state.client,
+        base.config.broker,
+        metadata_topic=state.metadata_topic.description,
+        on_deleted=replicas.forget,
+        schema_notes=SchemaNotes(storage.store, clock=base.clock, rng=base.rng),
+    )
+    routing = ReaderRouting(_cluster(base, line), topics)
+    registry = ApiRegistry(
+        [
+            produce.api(replicas, topics, quotas, access),
+            throttled(fetch.api(replicas, topics, reads.fetch_sessions, routing, access), quotas),
+            list_offsets.api(replicas, access),
+        ]
+    )
+    registry.add(api_versions.api(registry))
+    for relayed in base.facts.apis:
+        if registry.find(relayed.key) is None:
+            registry.add(relay.api(relayed))
+    return registry
+
+
+def _cluster(base: WorkerGround, line: HeadLine) -> Cluster:
+    config, facts = base.config, base.facts
+    advertised = [listener.advertised for listener in base.listeners]
+    myself = ReachableBroker(base.node_id, config.broker.rack, advertised)
+    if config.broker.metadata_log != OBJECT_LOG:
+        return SingleBroker(facts.cluster_id, myself)
+    return SharedCluster(
+        line.known.partitions,
+        line.known,
+        cluster_id=facts.cluster_id,
+        myself=myself,
+        follow_interval_ms=config.coordinator.follow_interval_ms,
+        clock=base.clock,
+    )
+
+
+def _listener_limits(config: Config) -> Mapping[str, ListenerLimits]:
+    limits = {}
+    for name in config.per_listener:
+        settings = config.of_listener(name, config.server)
+        limits[name] = ListenerLimits(
+            settings.max_connections, settings.max_connection_creation_rate
+        )
+    return limits

@@ -1,0 +1,147 @@
+"""What a head tells its workers, as bytes; and the line on which it comes."""
+
+import asyncio
+import socket
+from uuid import UUID
+
+import pytest
+
+from diskless.config import load_config
+from diskless.workers.birth_facts import BirthFacts
+from diskless.workers.doors import CLIENT, BadNote, Note
+from diskless.workers.head_line import HEAD_LOST, HeadLine, end_with
+from diskless.workers.head_parts import check_workers
+from diskless.workers.line import ENDS, LOGS, SYNC, TOPICS, Frames, Line, frame
+from diskless.workers.news import (
+    GONE,
+    ClusterNews,
+    LogNews,
+    PartitionEnd,
+    TopicNews,
+    decode_ends,
+    decode_logs,
+    decode_quotas,
+    encode_ends,
+    encode_logs,
+    encode_quotas,
+)
+from diskless.workers.relay import RelayedApi
+from metadata.operations import Leader, RegisteredBroker, TopicDescription
+from tests.support.until import until
+from wal.coordinates import TopicIdPartition
+from wal.errors import InvalidSettings
+
+ANN = (("client-id", "ann"),)
+FLIGHTS = UUID(int=1)
+GATES = UUID(int=2)
+
+
+def test_topics_ends_quotas_cluster_and_logs_come_back_as_they_were() -> None:
+    topic = TopicDescription(
+        topic_id=FLIGHTS,
+        name="flights",
+        partition_count=3,
+        configs={"retention.ms": "7"},
+        assignments={1: 1},
+    )
+    news = TopicNews([topic], [GATES])
+    assert TopicNews.decode(news.encode()) == news
+    ends = [
+        (TopicIdPartition(FLIGHTS, 0), PartitionEnd(7, 3)),
+        (TopicIdPartition(FLIGHTS, 2), GONE),
+        (TopicIdPartition(GATES, 1), PartitionEnd(2**40, 0)),
+    ]
+    assert decode_ends(memoryview(encode_ends(ends))) == dict(ends)
+    assert decode_ends(memoryview(b"")) == {}
+    quotas = {ANN: {"producer_byte_rate": 1.5}}
+    assert decode_quotas(encode_quotas(quotas)) == quotas
+    broker = RegisteredBroker(4, "h", 9, "rack", UUID(int=5), "PLAINTEXT://h:9")
+    cluster = ClusterNews(2, [None, Leader(3, 4, "h", 9, UUID(int=5))], {4: broker})
+    assert ClusterNews.decode(cluster.encode()) == cluster
+    logs = [LogNews(1, 2, 3), LogNews()]
+    assert decode_logs(memoryview(encode_logs(logs))) == logs
+
+
+def test_birth_facts_and_notes_come_back_as_they_were() -> None:
+    api = RelayedApi(3, "Metadata", 0, 12, 9, 0, True)
+    facts = BirthFacts(number=1, count=2, node_id=0, cluster_id="c", data="/d", apis=[api])
+    assert BirthFacts.decode(facts.encode()) == facts
+    note = Note(CLIENT, "::1", "ann", "INSIDE")
+    assert Note.decode(note.encode()) == note
+    for bad in (b"[]", b'{"purpose": 1}', b'{"other": "x"}', b"\xff"):
+        with pytest.raises(BadNote):
+            Note.decode(bad)
+
+
+def test_messages_are_cut_out_of_whatever_pieces_arrive() -> None:
+    sent = frame(ENDS, b"abc") + frame(LOGS) + frame(TOPICS, bytes(1_000))
+    for size in (1, 3, 7, len(sent)):
+        frames = Frames()
+        pieces = [sent[at : at + size] for at in range(0, len(sent), size)]
+        found = [(kind, bytes(body)) for piece in pieces for kind, body in frames.add(piece)]
+        assert found == [(ENDS, b"abc"), (LOGS, b""), (TOPICS, bytes(1_000))]
+
+
+async def test_who_takes_what_has_come_hears_of_it_before_the_loop_gets_there() -> None:
+    ours, theirs = socket.socketpair()
+    ended: list[int] = []
+
+    async def page() -> bytes:
+        return b""
+
+    worker = HeadLine(theirs, metadata_partitions=1, workers=2, page=page, ended=ended.append)
+    heard: list[object] = []
+    worker.known.subscribe(heard.append)
+    place = TopicIdPartition(FLIGHTS, 0)
+    ours.send(frame(ENDS, encode_ends([(place, PartitionEnd(5, 0))])))
+    worker.take()
+    assert [list(one) for one in heard] == [[place]]
+    assert worker.known.partition_state(place) == PartitionEnd(5, 0)
+    quota = {ANN: {"producer_byte_rate": 10.0}}
+    ours.send(frame(3, encode_quotas(quota)))
+    worker.take()
+    assert worker.known.client_quotas() == {ANN: {"producer_byte_rate": 5.0}}
+    ours.close()
+    worker.take()
+    assert ended == [HEAD_LOST]
+
+
+async def test_a_line_sends_what_the_socket_does_not_take_when_it_does() -> None:
+    ours, theirs = socket.socketpair()
+    received: list[int] = []
+    lost: list[int] = []
+    head = Line(ours, lambda kind, content: None, lambda: lost.append(1))
+    worker = Line(theirs, lambda kind, content: received.append(len(content)), lambda: None)
+    for _ in range(20):
+        head.send(frame(SYNC, bytes(1 << 20)))
+    await until(lambda: len(received) == 20)
+    worker.close()
+    await until(lambda: bool(lost))
+    assert received == [1 << 20] * 20
+
+
+async def test_a_process_ends_with_its_head_whatever_its_loop_does() -> None:
+    ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
+    ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    loop = asyncio.get_running_loop()
+    end_with(theirs, lambda status: loop.call_soon_threadsafe(ended.set_result, status))
+    ours.send(b"what a head may say")
+    assert not ended.done()
+    ours.close()
+    assert await ended == HEAD_LOST
+    theirs.close()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"listeners": "SASL_PLAINTEXT://127.0.0.1:0"},
+        {"listeners": "SSL://127.0.0.1:0"},
+        {"authorizer": "acl", "super.users": "User:ann"},
+    ],
+)
+def test_workers_refuse_what_they_would_serve_more_weakly(settings: dict[str, str]) -> None:
+    config = load_config(overrides={"broker.workers": "2", **settings})
+    with pytest.raises(InvalidSettings, match=r"broker\.workers=2"):
+        check_workers(config)
+    check_workers(load_config(overrides={"broker.workers": "2"}))

@@ -1,0 +1,274 @@
+"""Workers and heads that are killed, and what is there afterwards: every record, once, in order."""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+import pytest
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
+
+from demo.broker_process import BrokerProcess, run_diskless
+from tests.support.live_broker import until
+from tests.support.stock_clients import confluent_consumer, confluent_producer
+
+TOPIC: Final = "flights"
+PARTITIONS: Final = 3
+SETTINGS: Final = {
+    "broker.workers": "2",
+    "num.partitions": str(PARTITIONS),
+    "wal.commit.interval.ms": "20",
+}
+
+pytestmark = pytest.mark.crash
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has started."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == pid and fields[0] != "Z":
+            found.append(int(entry.name))
+    return sorted(found)
+
+
+def workers_of(broker: BrokerProcess) -> list[int]:
+    return [worker for spawner in children(broker.pid) for worker in children(spawner)]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in ("Z", "X")
+
+
+class Ledger:
+    """Idempotent producers in threads, and what was acknowledged to them."""
+
+    def __init__(self, bootstrap: str, *, producers: int, records: int) -> None:
+        self.acknowledged: dict[int, tuple[int, int]] = {}
+        self.failed: list[object] = []
+        self.records = producers * records
+        self._threads = [
+            threading.Thread(target=self._produce, args=(bootstrap, number * records, records))
+            for number in range(producers)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _produce(self, bootstrap: str, first: int, count: int) -> None:
+        producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,
+                "linger.ms": 2,
+                "batch.num.messages": 20,
+                "message.timeout.ms": 110_000,
+                "reconnect.backoff.max.ms": 200,
+                "log_level": 0,
+            }
+        )
+        for value in range(first, first + count):
+            producer.produce(
+                TOPIC, b"%d" % value, partition=value % PARTITIONS, on_delivery=self._delivered
+            )
+            producer.poll(0.001)
+        producer.flush(115)
+
+    def _delivered(self, error: object, message: Message) -> None:
+        if error is not None:
+            self.failed.append(error)
+            return
+        value, partition, offset = message.value(), message.partition(), message.offset()
+        assert value is not None
+        assert partition is not None
+        assert offset is not None
+        self.acknowledged[int(value)] = (partition, offset)
+
+    def has(self, share: float) -> bool:
+        return len(self.acknowledged) >= share * self.records
+
+    def join(self) -> None:
+        for thread in self._threads:
+            thread.join()
+        assert not self.failed
+        assert len(self.acknowledged) == self.records
+
+
+def stored(bootstrap: str) -> Mapping[tuple[int, int], int]:
+    """Every record of the topic, by its place."""
+    with closing(confluent_consumer(bootstrap)) as consumer:
+        places = [TopicPartition(TOPIC, index, 0) for index in range(PARTITIONS)]
+        consumer.assign(places)
+        left = sum(consumer.get_watermark_offsets(place, timeout=120)[1] for place in places)
+        found: dict[tuple[int, int], int] = {}
+        while len(found) < left:
+            for message in consumer.consume(left - len(found), timeout=120):
+                assert message.error() is None
+                value, partition, offset = message.value(), message.partition(), message.offset()
+                assert value is not None
+                assert partition is not None
+                assert offset is not None
+                found[partition, offset] = int(value)
+        return found
+
+
+def check(ledger: Ledger, found: Mapping[tuple[int, int], int]) -> None:
+    """Nothing lost, doubled or reordered."""
+    assert len(found) == ledger.records
+    assert {value: place for place, value in found.items()} == ledger.acknowledged
+    per_producer = ledger.records // 2
+    for partition in range(PARTITIONS):
+        values = [value for (there, _), value in sorted(found.items()) if there == partition]
+        for producer in range(2):
+            own = [value for value in values if value // per_producer == producer]
+            assert own == sorted(own)
+
+
+def test_a_worker_that_is_killed_takes_nothing_with_it_but_its_connections(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with BrokerProcess(data, tmp_path, SETTINGS) as broker:
+        broker.start()
+        head, workers = broker.pid, workers_of(broker)
+        assert len(workers) == 2
+        ledger = Ledger(broker.bootstrap, producers=2, records=1_000)
+        for share, victim in zip((0.2, 0.5), workers, strict=True):
+            until(lambda share=share: ledger.has(share), "some records to be acknowledged")
+            os.kill(victim, signal.SIGKILL)
+            until(lambda: len(workers_of(broker)) == 2, "another life of the worker")
+        ledger.join()
+        assert broker.pid == head
+        assert len(set(workers_of(broker)) & set(workers)) == 0
+        check(ledger, stored(broker.bootstrap))
+        broker.stop()
+    log = tmp_path / "verify.log"
+    assert run_diskless(["verify", "--data", data], log, 60) == 0, log.read_text()
+
+
+def test_a_head_that_is_killed_takes_all_along_and_the_next_one_serves_it(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data", tmp_path, SETTINGS) as broker:
+        broker.start()
+        (spawner,) = children(broker.pid)
+        processes = [spawner, *workers_of(broker)]
+        ledger = Ledger(broker.bootstrap, producers=2, records=800)
+        until(lambda: ledger.has(0.3), "some records to be acknowledged")
+        broker.kill()
+        until(lambda: not any(map(is_alive, processes)), "everybody to be gone")
+        broker.start()
+        ledger.join()
+        check(ledger, stored(broker.bootstrap))
+        broker.stop()
+
+
+def test_a_paused_worker_answers_nobody_once_its_head_is_gone(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data", tmp_path, SETTINGS) as broker:
+        broker.start()
+        workers = workers_of(broker)
+        for worker in workers:
+            os.kill(worker, signal.SIGSTOP)
+        os.kill(broker.pid, signal.SIGKILL)
+        for worker in workers:
+            os.kill(worker, signal.SIGCONT)
+        until(lambda: not any(map(is_alive, workers)), "workers to end with their head")
+        broker.wait_for_death()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_chunks_of_a_worker_that_is_no_more_are_committed(tmp_path: Path, workers: int) -> None:
+    data = tmp_path / "data"
+    settings = {**SETTINGS, "broker.workers": "3"}
+    with BrokerProcess(data, tmp_path, settings) as broker:
+        broker.start()
+        confluent_producer(broker.bootstrap).list_topics(TOPIC, 60)
+        broker.stop()
+    with BrokerProcess(data, tmp_path, settings) as broker:
+        # No worker gets as far as the store.
+        broker.start({"DISKLESS_FAILPOINTS": "upload.before_put=kill:1"})
+        producers = [
+            confluent_producer(broker.bootstrap, message_timeout_ms=200_000) for _ in range(9)
+        ]
+        lanes = data / "wal" / "0"
+
+        def written() -> list[Path]:
+            return [path for path in lanes.glob("worker-3/chunk-*.data") if path.stat().st_size]
+
+        while not written():
+            for producer in producers:
+                producer.produce(TOPIC, b"7", partition=0)
+                producer.poll(0.01)
+        broker.kill()
+        for producer in producers:
+            producer.purge()
+            producer.flush(10)
+    fewer = {**SETTINGS, "broker.workers": str(workers)}
+    with BrokerProcess(data, tmp_path, fewer) as broker:
+        broker.start()
+        with closing(confluent_consumer(broker.bootstrap)) as consumer:
+            place = TopicPartition(TOPIC, 0, 0)
+
+            def end() -> int:
+                return int(consumer.get_watermark_offsets(place, timeout=60)[1])
+
+            until(lambda: end() > 0, "what was left to be committed")
+        until(lambda: "of a worker that is no more" in broker.log_tail(), "the log to tell")
+        broker.stop()
+
+
+def parked(broker: BrokerProcess) -> float:
+    import urllib.request
+
+    from prometheus_client.parser import text_string_to_metric_families
+
+    with urllib.request.urlopen(f"{broker.http_url}/metrics", timeout=60) as answer:
+        page = answer.read().decode()
+    return sum(
+        sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+        if sample.name == "diskless_purgatory_operations" and sample.labels["purgatory"] == "fetch"
+    )
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    place = tmp_path_factory.mktemp("workers")
+    with BrokerProcess(place / "data", place, SETTINGS) as broker:
+        broker.start()
+        yield broker
+        broker.stop()
+
+
+def test_fetches_at_every_worker_are_woken_by_a_commit_of_any(broker: BrokerProcess) -> None:
+    confluent_producer(broker.bootstrap).list_topics(TOPIC, 60)
+    consumers: list[Consumer] = []
+    try:
+        for _ in range(8):
+            # Only a commit ends such a wait in time.
+            consumer = confluent_consumer(
+                broker.bootstrap, fetch_wait_max_ms=200_000, socket_timeout_ms=250_000
+            )
+            consumer.assign([TopicPartition(TOPIC, 0, 0)])
+            consumer.poll(0)
+            consumers.append(consumer)
+        until(lambda: parked(broker) == len(consumers), "all fetches to wait")
+        producer = confluent_producer(broker.bootstrap)
+        producer.produce(TOPIC, b"1", partition=0)
+        assert producer.flush(60) == 0
+        for consumer in consumers:
+            message = consumer.poll(60)
+            assert message is not None
+            assert message.value() == b"1"
+    finally:
+        for consumer in consumers:
+            consumer.close()
