@@ -2,12 +2,15 @@
 
 - `tls_extra_core_s_per_gib`: the broker's processor time for a produced GiB over TLS, less that in
   plain text; both take turns on one broker.
+- `tls_read_core_s_per_gib`, `tls_read_pieces_core_s_per_gib`: what of that is decrypting, with
+  records of 16 KiB, and with those that librdkafka makes (`bench.tls_records`).
 - `tls_handshakes_per_s`: handshakes that a second of the broker's processor time is enough for, of
   clients with a certificate of their own, keys ECDSA P-256.
 - `rss_per_tls_connection_kib`: growth of the broker's resident set while clients connect, ask for
   ApiVersions and stay.
 """
 
+import asyncio
 import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +28,7 @@ from bench.broker import BenchBroker, fresh_directory
 from bench.connections import SETTLE_S, allow_files
 from bench.raw_client import API_VERSIONS
 from bench.report import Report
+from bench.tls_records import LIBRDKAFKA_PIECES, WHOLE_RECORDS, read_cost
 from demo.broker_process import free_port
 
 ROUNDS: Final = 3
@@ -35,6 +39,7 @@ CONNECTIONS: Final = 1_500
 FIRST: Final = 100
 HANDSHAKES: Final = 2_000
 CLIENTS: Final = 4
+READ_BYTES: Final = 128 << 20
 _GIB: Final = 1 << 30
 
 
@@ -106,6 +111,12 @@ def run_tls(report: Report) -> None:
         report.add_runs("tls_core_s_per_gib", secure, "core-s/GiB")
         extra = [one - other for one, other in zip(secure, plain, strict=True)]
         report.add_runs("tls_extra_core_s_per_gib", extra, "core-s/GiB", bound="≤ 0.6")
+        for name, pieces, bound in (
+            ("tls_read_core_s_per_gib", WHOLE_RECORDS, "≤ 0.6"),
+            ("tls_read_pieces_core_s_per_gib", LIBRDKAFKA_PIECES, ""),
+        ):
+            cost = asyncio.run(read_cost(pieces, READ_BYTES))
+            report.add(name, cost, "core-s/GiB", bound=bound)
         report.add("tls_handshakes_per_s", measure_handshakes(bed), "of a core")
     report.step(f"tls: {CONNECTIONS:,} connections that do nothing")
     with tls_bed() as bed:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from bench.tls import measure_handshakes, measure_produced, measure_resident, tls_bed
+from bench.tls_records import LIBRDKAFKA_PIECES, WHOLE_RECORDS, read_cost
 
 
 def test_bytes_handshakes_and_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -16,3 +17,8 @@ def test_bytes_handshakes_and_memory(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert min(*plain, *secure) > 0
         assert measure_handshakes(bed, handshakes=100) > 0
         assert 0 < measure_resident(bed, connections=50, settle_s=0.1) < 1_000
+
+
+async def test_small_records_cost_more_than_large_ones() -> None:
+    pieces, whole = [await read_cost(one, 4 << 20) for one in (LIBRDKAFKA_PIECES, WHOLE_RECORDS)]
+    assert pieces > whole > 0
