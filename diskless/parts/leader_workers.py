@@ -15,6 +15,7 @@ from metadata.coordinator.placement import PlacementFixing
 from metadata.operations import CATALOGUE
 from metadata.replica.replica import Replica
 from metadata.workers.catalogue_sweep import CatalogueSweep
+from metadata.workers.deposed_broker import DeposedBroker
 from metadata.workers.file_workers import FileWorkers
 from metadata.workers.note_keeper import NoteKeeper
 from metadata.workers.notes_sweep import NotesSweep
@@ -139,6 +140,8 @@ def leader_workers(
             clock=clock,
         )
         others.append(sweep)
+        if (deposed := coordinator.deposed) is not None:
+            others.append(DeposedBroker(deposed, catalogue.replica.brokers, client.register_broker))
     tier_lag = TierLag(coordinator.replica, coordinator_id=index, clock=clock)
     counting = LeaderWorkers(file_workers, retention, snapshot_keeper, tier_lag, orphans)
     return counting, [file_workers, retention, snapshot_keeper, tier_lag, *others]

@@ -100,16 +100,17 @@ class PartitionCoordinator:
         sleep: Sleep = asyncio.sleep,
         retention: RetentionSettings = DEFAULT_RETENTION,
         keeping: Keeping = NO_LEASE,
-        deposed: int | None = None,
+        deposed: ops.Leader | None = None,
         note_place: NotePlace | None = None,
     ) -> None:
         """`replica` is open and has applied all of `log`, which this process leads.
 
         `retention`: of topics that set none.
         `note_place`: where what sinks commit is noted.
-        `deposed`: the broker that led before, if it let its lease end instead of resigning.
+        `deposed`: who led before, if it let its lease end instead of resigning.
         """
         self.replica: Final = replica
+        self.deposed: Final = deposed
         self._clock = clock
         self._rng = rng
         self._settings = settings
@@ -125,7 +126,7 @@ class PartitionCoordinator:
             self.unregister_brokers,
             clock=clock,
             timeout_ms=settings.session_timeout_ms,
-            deposed=deposed,
+            deposed=None if deposed is None else deposed.broker_id,
             sleep=sleep,
         )
         """Of the brokers of the cluster, if this is the catalogue; run it beside."""

@@ -265,11 +265,7 @@ class MetadataPartition:
             retention=self._retention,
             keeping=Keeping(self._lease_ms, self._is_waited_for),
             note_place=self._note_place,
-            deposed=(
-                None
-                if before is None or before.broker_id == candidate.broker_id
-                else before.broker_id
-            ),
+            deposed=(None if before is None or before.broker_id == candidate.broker_id else before),
         )
 
     async def _append_leader_change(self, record: LeaderChangeRecord) -> None:

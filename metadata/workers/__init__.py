@@ -9,7 +9,8 @@
 - `row_sweeper`, `catalogue_sweep`: what deleted topics leave behind: rows; whole topics beside the
   catalogue
 - `sweeps`: what else is left behind in the bucket: tables of deleted topics, uncommitted segments
-- `producer_expiry`: silent producers; `broker_sessions`: which brokers are alive
+- `producer_expiry`: silent producers; `broker_sessions`: which brokers are alive;
+  `deposed_broker`: who led and fell silent
 - `periodic`: how most of them run: a pause, a pass, and again
 - `tier_lag`: how far segments and tables are behind, for the metrics
 - `snapshot_keeper`: when to take snapshots, which to keep, how far to prune
