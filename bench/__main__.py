@@ -16,6 +16,7 @@ from bench.connections import run_connections
 from bench.consuming import run_consume
 from bench.coordinator import run_backlog, run_commits, run_pipelined
 from bench.coordinator_starts import run_starts
+from bench.failover import run_failover
 from bench.fetch import run_fetch
 from bench.followers import run_followers
 from bench.groups import run_groups
@@ -77,6 +78,7 @@ GROUPS: Final[Mapping[str, Callable[[Report], None]]] = {
 }
 
 APART: Final[Mapping[str, Callable[[Report], None]]] = {
+    "failover": run_failover,
     "followers": run_followers,
     "peers": run_peers,
     "s3_outliers": run_s3_outliers,
