@@ -11,6 +11,8 @@ stay true for everybody:
 - what failed for certain is not in it, not even when zombies land later (L4)
 - when an end is proven, nobody else had led when that was asked for, however long its writer was
   paused meanwhile, and whatever was pruned: strict reads rest on it, and on no lease
+- what a leader feeds to a follower is what the store has, however late it arrives, and from whoever
+  leads no more without knowing it
 - while a lease is valid, nobody else has led, as long as candidates wait for the lease of others,
   which half of the runs do
 """
@@ -19,7 +21,8 @@ import asyncio
 import itertools
 import random
 from bisect import bisect_right
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any, Final, NamedTuple, TypeVar
 
 from hypothesis import strategies as st
@@ -32,7 +35,7 @@ from tests.support.log_contract import NOW_MS
 from tests.support.profiles import examples
 from tests.support.stepped_store import Fate, SteppedStore, Steps
 from wal.clock import ManualClock
-from wal.errors import CommitOutcomeUnknown, OutOfBounds, Retriable
+from wal.errors import CommitOutcomeUnknown, NotCoordinator, OutOfBounds, Retriable
 from wal.stores.memory_store import MemoryStore
 
 WRITERS: Final = 3
@@ -42,6 +45,7 @@ SETTINGS: Final = ObjectLogSettings(
 )
 LEASE_S: Final = SETTINGS.lease_ms / 1000
 PRUNE_S: Final = SETTINGS.prune_delay_ms / 1000
+CACHE_BYTES: Final = 1 << 20
 PUT_FATES: Final = [*[Fate.OK] * 4, *Fate]
 OTHER_FATES: Final = [*[Fate.OK] * 5, Fate.AWAY]
 
@@ -93,14 +97,20 @@ class ObjectLogMachine(RuleBasedStateMachine):
         self.writers = [Writer(number) for number in range(WRITERS)]
         self.candidates_wait = True
         self.followed_offset = 0
+        self.fed_offset = 0
+        self.on_the_way: list[tuple[int, Sequence[bytes]]] = []
+        """What leaders have sent to the one that is fed."""
+        self.cache_bytes = 0
 
-    @initialize(candidates_wait=st.booleans())
-    def open(self, candidates_wait: bool) -> None:
+    @initialize(candidates_wait=st.booleans(), feeds=st.booleans())
+    def open(self, candidates_wait: bool, feeds: bool) -> None:
         self.candidates_wait = candidates_wait
+        self.cache_bytes = CACHE_BYTES if feeds else 0
         for writer in self.writers:
             writer.log = self.run(self.opened(writer.steps))
         self.observer = self.run(self.opened(Steps()))
         self.follower = self.run(self.opened(Steps()))
+        self.fed = self.run(self.opened(Steps()))
 
     # -- calls ----------------------------------------------------------------------------------
 
@@ -236,6 +246,53 @@ class ObjectLogMachine(RuleBasedStateMachine):
         self.run(self.follower.refresh())
         self.followed_offset = self.run(self.read_on(self.follower, self.followed_offset))
 
+    @precondition(lambda self: self.cache_bytes)
+    @rule(
+        number=st.integers(0, WRITERS - 1),
+        leads=st.booleans(),
+        reads=st.booleans(),
+        appends=st.booleans(),
+        at_once=st.booleans(),
+    )
+    def feed(self, number: int, leads: bool, reads: bool, appends: bool, at_once: bool) -> None:
+        """Whoever believes that it leads sends what follows, perhaps in the middle of an append."""
+        source, tail = self.writers[number].log, self.fed.tail
+        if leads and not source.is_leading:
+            self.take_over(number, 1, 3, waits=False)
+            self.look_and_take_outcomes()
+        if not source.is_leading:
+            return
+        if reads:
+            self.judge()
+        if appends:
+            self.append(number, 1, at_once=False)
+        try:
+            objects = source.tail.after(tail.end_offset, tail.last_put_id)
+        except NotCoordinator:
+            return
+        if objects:
+            self.on_the_way.append((tail.end_offset, objects))
+            if at_once:
+                self.arrive(len(self.on_the_way) - 1, again=True)
+
+    @precondition(lambda self: self.on_the_way)
+    @rule(choice=st.integers(0, 99), again=st.booleans())
+    def arrive(self, choice: int, again: bool) -> None:
+        """In any order, and perhaps twice."""
+        choice %= len(self.on_the_way)
+        offset, objects = self.on_the_way[choice]
+        if not again:
+            del self.on_the_way[choice]
+        self.run(self.fed.tail.take(offset, objects))
+        self.fed_offset = self.run(self.read_on(self.fed, self.fed_offset))
+
+    @rule()
+    def judge(self) -> None:
+        """The one that is fed looks at the store."""
+        if self.run(self.fed.tail.judge()):
+            self.run(self.fed.refresh())
+        self.fed_offset = self.run(self.read_on(self.fed, self.fed_offset))
+
     @invariant()
     def the_log_is_one_growing_sequence(self) -> None:
         if hasattr(self, "observer"):
@@ -357,7 +414,7 @@ class ObjectLogMachine(RuleBasedStateMachine):
             0,
             clock=self.clock,
             rng=random.Random(next(self.seeds)),
-            settings=SETTINGS,
+            settings=replace(SETTINGS, cache_bytes=self.cache_bytes),
             sleep=self.sleep,
         )
 
