@@ -32,6 +32,7 @@ from metadata.messages.coordinator import CREATE_PARTITIONS, DELETE_TOPICS
 from metadata.messages.feeds import FOLLOW_METADATA_LOG
 from metadata.messages.find_batches import FIND_BATCHES, FindBatchesMessage
 from metadata.messages.shapes import Addressed
+from metadata.replica.follower_answers import as_a_follower
 from metadata.replica.replica import Replica
 from metadata.rules.topics import coordinator_of_new
 from wal.coordinates import TopicIdPartition
@@ -188,7 +189,7 @@ class LocalClient(CoordinatorClient):
             )
             if any(map(_is_for_a_leader, some)) and not await _leads(partition):
                 some = [
-                    _as_a_follower(request, answer)
+                    as_a_follower(request, answer)
                     for request, answer in zip(requests[start:end], some, strict=True)
                 ]
             max_bytes -= taken_bytes(requests[start:end], some)
@@ -234,14 +235,3 @@ async def _leads(partition: MetadataPartition) -> bool:
     except Retriable:
         return False
     return True
-
-
-def _as_a_follower(request: ops.FindBatches, answer: ops.FoundBatches) -> ops.FoundBatches:
-    """What a replica may say that perhaps has not read everything there is."""
-    if isinstance(answer.error, UnknownPartition):
-        return ops.FoundBatches(
-            error=NotCoordinator(f"{request.partition} is not known here, ask its coordinator")
-        )
-    if isinstance(answer.error, OffsetOutOfRange) and request.offset > answer.high_watermark:
-        return answer._replace(error=None)
-    return answer

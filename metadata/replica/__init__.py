@@ -3,6 +3,8 @@
 - `replica`: both together, as leaders and followers use them
 - `state_recovery`: opening the state: trust it, or make it anew; `read_ahead`: the log, read ahead
   of the replica that applies it
+- `read_only_replica`: finds batches in the replica of another process; `read_only_state`: its file;
+  `follower_answers`: what may be said by who has perhaps not read everything
 - `snapshots`, `snapshot_format`: snapshots in the store; their bytes
 - `verify`: log against state against snapshots; `verify_transactions`: rows about transactions
 """

@@ -276,7 +276,7 @@ class StateDatabase:
 
     def _checked(self, engine: Engine | None, work: Callable[[Connection], _Result]) -> _Result:
         try:
-            return _run(engine, work)
+            return run_in_transaction(engine, work)
         except CorruptState:
             self.doubt()
             raise
@@ -291,12 +291,12 @@ def read_copy(
     """
     engine = read_only_engine(path, is_in_use=is_in_use)
     try:
-        return _run(engine, work)
+        return run_in_transaction(engine, work)
     finally:
         engine.dispose()
 
 
-def _run(engine: Engine | None, work: Callable[[Connection], _Result]) -> _Result:
+def run_in_transaction(engine: Engine | None, work: Callable[[Connection], _Result]) -> _Result:
     if engine is None:
         raise NotCoordinator("the coordinator's state is not open")
     try:
