@@ -16,7 +16,7 @@ from diskless.ports import LEADER_EPOCH, Buffer
 from diskless.replica.batch_reader import ReadResult
 from diskless.replica.batch_stamping import NO_END
 from diskless.replica.metadata_topic import LogRead
-from metadata.clients.local_client import taken_bytes
+from metadata.clients.finding import taken_bytes
 from metadata.operations import (
     READ_COMMITTED,
     AbortedTransaction,

@@ -4,6 +4,8 @@
 - `local_client`, `wire_client`: the coordinators led here; over a socket
 - `sasl_login`: how the latter logs in
 - `routed_client`: all of them, each request to whom it concerns
+- `finding`: batches of many partitions, and what is newer; `near_replicas`: in the replicas of
+  another process of this host
 - `shares`: one request, divided among several; `file_shares`: a commit of several files
 - `feed_connections`: how followers of a metadata log ask its leader
 - `effects`: when a change is in this broker's catalogue too

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from metadata import operations as ops
 from metadata.clients.coordinator_client import TIMEOUT_MS, Answer, CoordinatorClient, Request
+from metadata.clients.finding import found_in_runs
 from metadata.clients.shares import in_shares, partitions_of
 from metadata.clients.topic_changes import TopicChanges
 from metadata.coordinator.coordinator import PartitionCoordinator
@@ -160,42 +161,26 @@ class LocalClient(CoordinatorClient):
         return await self._dispatch(COMMIT_FILE, message)
 
     async def _find_batches(self, message: FindBatchesMessage) -> Sequence[ops.FoundBatches]:
-        """Requests share `max_bytes` in their order."""
+        return await found_in_runs(message, self.coordinator_of, self._find_at)
+
+    async def _find_at(
+        self, coordinator: int, message: FindBatchesMessage
+    ) -> Sequence[ops.FoundBatches]:
+        if coordinator >= len(self._partitions):
+            # Another broker was given more metadata partitions, and this one not yet.
+            unknown = NotCoordinator(f"coordinator {coordinator} is not known here")
+            return [ops.FoundBatches(error=unknown)] * len(message.requests)
         requests, max_bytes, per_partition_max, at_least_one, isolation = message
-        found: list[ops.FoundBatches] = []
-        start = 0
-        while start < len(requests):
-            # Entries of one coordinator that follow each other are one look-up; the budget
-            # goes from run to run, since who asks first is served first.
-            coordinator = self.coordinator_of(requests[start].partition)
-            end = start + 1
-            while (
-                end < len(requests) and self.coordinator_of(requests[end].partition) == coordinator
-            ):
-                end += 1
-            if coordinator >= len(self._partitions):
-                # Another broker was given more metadata partitions, and this one not yet.
-                unknown = NotCoordinator(f"coordinator {coordinator} is not known here")
-                found += [ops.FoundBatches(error=unknown)] * (end - start)
-                start = end
-                continue
-            partition = self._partitions[coordinator]
-            some = await partition.replica.find_batches(
-                requests[start:end],
-                max_bytes=max_bytes,
-                at_least_one=at_least_one,
-                rows_per_partition_max=per_partition_max,
-                isolation=isolation,
-            )
-            if any(map(_is_for_a_leader, some)) and not await _leads(partition):
-                some = [
-                    as_a_follower(request, answer)
-                    for request, answer in zip(requests[start:end], some, strict=True)
-                ]
-            max_bytes -= taken_bytes(requests[start:end], some)
-            at_least_one = at_least_one and not any(answer.extents for answer in some)
-            found += some
-            start = end
+        partition = self._partitions[coordinator]
+        found = await partition.replica.find_batches(
+            requests,
+            max_bytes=max_bytes,
+            at_least_one=at_least_one,
+            rows_per_partition_max=per_partition_max,
+            isolation=isolation,
+        )
+        if any(map(_is_for_a_leader, found)) and not await _leads(partition):
+            return [*map(as_a_follower, requests, found)]
         return found
 
     async def _follow_log(self, asked: Addressed[FollowLog]) -> Sequence[FedObjects]:
@@ -205,20 +190,6 @@ class LocalClient(CoordinatorClient):
         if feeds is None:
             raise NotCoordinator(f"coordinator {index} is not led here")
         return await asyncio.gather(*map(feeds.follow, asked.entries))
-
-
-def taken_bytes(requests: Sequence[ops.FindBatches], answers: Sequence[ops.FoundBatches]) -> int:
-    """Returns how much of a shared byte budget these answers use up.
-
-    Of the extent that holds the asked offset only what follows counts. A segment counts as much as
-    its partition's limit allows: the reader cuts what it needs out of it, so one old segment must
-    not starve the partitions behind it.
-    """
-    return sum(
-        min(extent.bytes_from(request.offset), max(request.max_bytes, 0))
-        for request, answer in zip(requests, answers, strict=True)
-        for extent in answer.extents
-    )
 
 
 def _is_for_a_leader(answer: ops.FoundBatches) -> bool:

@@ -41,6 +41,7 @@ from metadata.clients.coordinator_client import (
 )
 from metadata.clients.effects import EFFECTS
 from metadata.clients.file_shares import commit_divided
+from metadata.clients.finding import with_what_is_newer
 from metadata.clients.local_client import LocalClient
 from metadata.clients.shares import in_shares, partitions_of, taken
 from metadata.clients.wire_client import WireClient
@@ -437,27 +438,8 @@ class RoutedClient(TypedCoordinator):
     ) -> Sequence[ops.FoundBatches]:
         """The leader is asked only for what a follower cannot know yet."""
         found = await self._local.call(FIND_BATCHES, message, timeout_ms=timeout_ms)
-        behind = [
-            position
-            for position, (request, answer) in enumerate(zip(message.requests, found, strict=True))
-            if isinstance(answer.error, NotCoordinator)
-            or (answer.error is None and request.offset > answer.high_watermark)
-        ]
-        if not behind:
-            return found
-        answers = list(found)
-        newer_ones = message._replace(
-            requests=[message.requests[position] for position in behind], at_least_one=False
-        )
-        try:
-            newer = await self._route(FIND_BATCHES, newer_ones, timeout_ms=timeout_ms, once=True)
-        except (Retriable, CommitOutcomeUnknown) as error:
-            _logger.info("nobody to ask what is newer than this replica: %s", error)
-            return answers
-        for position, answer in zip(behind, newer, strict=True):
-            if not isinstance(answer.error, _LOOK_AGAIN):
-                answers[position] = answer
-        return answers
+        ask = partial(self._route, FIND_BATCHES, timeout_ms=timeout_ms, once=True)
+        return await with_what_is_newer(message, found, ask)
 
     # -- producers ------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from typing import Final
 from diskless.api.coordinator.coordinator_operation import Call
 from diskless.loop.long_work import batched
 from metadata.clients.coordinator_client import CoordinatorClient
-from metadata.clients.local_client import taken_bytes
+from metadata.clients.finding import taken_bytes
 from metadata.messages.find_batches import FindBatchesMessage
 from metadata.operations import FoundBatches
 
