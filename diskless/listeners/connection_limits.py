@@ -7,13 +7,16 @@ there already. How long a connection waits is known when it comes, so nothing po
 
 A listener has limits of its own beside those of all. Who a client is becomes known later; a user
 who has too many connections then loses the new one.
+
+Where a broker is several processes, the limits on how many there are hold for all of them together;
+connections a second are each process's share.
 """
 
 import ipaddress
 from collections import Counter
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from wal.errors import InvalidSettings
 
@@ -22,6 +25,9 @@ CREATION_BURST_S: Final = 1.0
 
 
 _IPV4_IN_IPV6: Final = "::ffff:"
+
+_ADDRESS, _USER, _LISTENER = "address ", "user ", "listener "
+"""What other processes count, too."""
 
 
 def plain_address(address: str) -> str:
@@ -77,6 +83,28 @@ class _Pace:
         return max(0.0, self._next_at - now - CREATION_BURST_S)
 
 
+class OtherCounts(Protocol):
+    """What other processes of the broker have, by names that are the same in all of them."""
+
+    def add(self, name: str, amount: int) -> None:
+        """There are so many more here, or fewer."""
+        ...
+
+    def elsewhere(self, name: str) -> int:
+        """Returns how many there are in the others."""
+        ...
+
+
+class _Alone:
+    """There are no others."""
+
+    def add(self, name: str, amount: int) -> None:
+        pass
+
+    def elsewhere(self, name: str) -> int:
+        return 0
+
+
 class ConnectionLimits:
     """Counts the connections of one server. Times are of a monotonic clock."""
 
@@ -93,6 +121,7 @@ class ConnectionLimits:
         quota: Callable[[str], float] = lambda address: 0.0,
         changed: Callable[[int], None] = lambda connections: None,
         elsewhere: Callable[[], int] = lambda: 0,
+        others: OtherCounts | None = None,
     ) -> None:
         """`quota` counts a connection of an address, and says until when it is not read from.
 
@@ -108,6 +137,7 @@ class ConnectionLimits:
         self._quota = quota
         self._changed = changed
         self._elsewhere = elsewhere
+        self._others = others or _Alone()
         self._pace = _Pace(creations_per_s, now)
         self._paces = {
             name: _Pace(limits.creations_per_s, now) for name, limits in listeners.items()
@@ -119,13 +149,16 @@ class ConnectionLimits:
 
     def refusal(self, address: str, listener: str = "") -> str | None:
         """The limit that keeps one more connection from `address` out."""
+        elsewhere = self._others.elsewhere
         if self._connections + self._elsewhere() >= self._connections_max:
             return "max.connections"
         own = self._listeners.get(listener)
-        if own is not None and self._per_listener[listener] >= own.connections_max:
-            return f"listener.name.{listener.lower()}.max.connections"
+        if own is not None:
+            there = self._per_listener[listener] + elsewhere(_LISTENER + listener)
+            if there >= own.connections_max:
+                return f"listener.name.{listener.lower()}.max.connections"
         allowed = self._per_ip_overrides.get(address, self._per_ip_max)
-        if self._per_ip[address] >= allowed:
+        if self._per_ip[address] + elsewhere(_ADDRESS + address) >= allowed:
             return "max.connections.per.ip"
         return None
 
@@ -134,17 +167,22 @@ class ConnectionLimits:
         self._connections += 1
         self._changed(self._connections)
         self._per_ip[address] += 1
+        self._others.add(_ADDRESS + address, 1)
         delay_s = max(self._pace.opened(now), self._quota(address) - now)
         if listener in self._listeners:
             self._per_listener[listener] += 1
+            self._others.add(_LISTENER + listener, 1)
             delay_s = max(delay_s, self._paces[listener].opened(now))
         return max(delay_s, 0.0)
 
     def known(self, user: str) -> bool:
         """Count one of a user in; False, and nothing is counted, where it is one too many."""
-        if self._per_user_max and self._per_user[user] >= self._per_user_max:
-            return False
+        if self._per_user_max:
+            there = self._per_user[user] + self._others.elsewhere(_USER + user)
+            if there >= self._per_user_max:
+                return False
         self._per_user[user] += 1
+        self._others.add(_USER + user, 1)
         return True
 
     def closed(self, address: str, listener: str = "", user: str | None = None) -> None:
@@ -153,8 +191,11 @@ class ConnectionLimits:
         self._changed(self._connections)
         if listener in self._listeners:
             self._per_listener[listener] -= 1
-        for counted, name in ((self._per_ip, address), (self._per_user, user)):
+            self._others.add(_LISTENER + listener, -1)
+        counts = ((self._per_ip, _ADDRESS, address), (self._per_user, _USER, user))
+        for counted, kind, name in counts:
             if name is not None:
+                self._others.add(kind + name, -1)
                 counted[name] -= 1
                 if not counted[name]:
                     del counted[name]

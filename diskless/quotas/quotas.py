@@ -2,7 +2,8 @@
 
 How it works. Quotas are records of the catalogue, so every broker knows all of them and hears of
 changes as it follows the metadata log. Each broker enforces them by itself, on what passes through
-it: as with Kafka, a client may have its quota at every broker.
+it: as with Kafka, a client may have its quota at every broker. A broker that is several processes
+counts over all of them.
 
 A request's quota is that of the first entity in this order that has one of the kind:
 
@@ -50,7 +51,7 @@ from diskless.quotas.quota_entities import (
 )
 from diskless.quotas.quota_settings import QuotaSettings
 from diskless.quotas.rates import Rates, ThrottleStatistics
-from diskless.quotas.throttled_rate import ThrottledRate
+from diskless.quotas.throttled_rate import OtherProcesses, ThrottledRate
 from metadata.operations import QuotaEntity
 from wal.clock import Clock
 
@@ -71,20 +72,26 @@ class QuotaEnforcer:
         *,
         settings: QuotaSettings,
         clock: Clock,
+        others: Callable[[str], OtherProcesses] | None = None,
     ) -> None:
-        """`quotas` gives all of them, and another mapping after every change."""
+        """`quotas` gives all of them, and another mapping after every change.
+
+        `others` gives what a rate of some name is in other processes of this broker.
+        """
         self._quotas = quotas
         self._clock = clock
         self._window_s: Final = settings.window_s
         self._changes_per_s: Final = settings.changes_per_s
         self._known: Mapping[QuotaEntity, Mapping[str, float]] = {}
-        self._produce = Rates(PRODUCER_BYTE_RATE, settings)
-        self._fetch = Rates(CONSUMER_BYTE_RATE, settings)
-        self._requests = Rates(REQUEST_PERCENTAGE, settings, wait_max_s=settings.window_s)
-        self._mutations = Rates(CONTROLLER_MUTATION_RATE, settings)
-        self._changes = Rates("", settings, wait_max_s=CHANGES_WAIT_MAX_S)
+        self._produce = Rates(PRODUCER_BYTE_RATE, settings, others=others)
+        self._fetch = Rates(CONSUMER_BYTE_RATE, settings, others=others)
+        self._requests = Rates(
+            REQUEST_PERCENTAGE, settings, wait_max_s=settings.window_s, others=others
+        )
+        self._mutations = Rates(CONTROLLER_MUTATION_RATE, settings, others=others)
+        self._changes = Rates("", settings, wait_max_s=CHANGES_WAIT_MAX_S, others=others)
         """Of users without a quota of mutations."""
-        self._connections = Rates(CONNECTION_CREATION_RATE, settings)
+        self._connections = Rates(CONNECTION_CREATION_RATE, settings, others=others)
 
     def produced(self, client: ClientInfo, size_bytes: int) -> float:
         """A Produce request arrived: until when its connection is muted; 0.0: not at all."""

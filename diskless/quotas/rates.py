@@ -9,7 +9,7 @@ first.
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
 from hashlib import blake2b
 from typing import Final, NamedTuple
@@ -18,7 +18,7 @@ from diskless.authorization import BROKER_USER
 from diskless.ports import ClientInfo
 from diskless.quotas.quota_entities import CLIENT_ID, IP, USER
 from diskless.quotas.quota_settings import QuotaSettings
-from diskless.quotas.throttled_rate import ThrottledRate
+from diskless.quotas.throttled_rate import OtherProcesses, ThrottledRate
 from metadata.operations import QuotaEntity
 
 RATES_MAX: Final = 10_000
@@ -51,10 +51,17 @@ class Rates:
     """The quotas of one key, and the rates of the clients they are about."""
 
     def __init__(
-        self, key: str, settings: QuotaSettings, *, wait_max_s: float = THROTTLE_MAX_S
+        self,
+        key: str,
+        settings: QuotaSettings,
+        *,
+        wait_max_s: float = THROTTLE_MAX_S,
+        others: Callable[[str], OtherProcesses] | None = None,
     ) -> None:
+        """`others` gives what a rate of some name is in other processes of this broker."""
         self._key = key
         self._settings = settings
+        self._others = others
         self._wait_max_s = wait_max_s
         self.limits: Mapping[QuotaEntity, float] = {}
         self._levels: Sequence[_Level] = ()
@@ -112,7 +119,8 @@ class Rates:
         rate = rates.get(names)
         if rate is None:
             self._make_room(now)
-            rate = rates[names] = ThrottledRate(limit, self._settings)
+            others = None if self._others is None else self._others(repr((self._key, names)))
+            rate = rates[names] = ThrottledRate(limit, self._settings, others)
             return rate
         rates.move_to_end(names)
         if rate.limit != limit:

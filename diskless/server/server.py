@@ -28,6 +28,7 @@ from diskless.listeners.acceptor import Acceptor, Admission
 from diskless.listeners.connection_limits import (
     ConnectionLimits,
     ListenerLimits,
+    OtherCounts,
     parse_ip_overrides,
 )
 from diskless.listeners.handshakes import Handshakes
@@ -126,6 +127,7 @@ class KafkaServer:
         limits: ClientLimits = _NO_LIMITS,
         audit: SessionAudit = UNNOTED,
         listener_limits: Mapping[str, ListenerLimits] = MappingProxyType({}),
+        other_connections: OtherCounts | None = None,
         processor_time: Callable[[], float] = time.thread_time,
         accepts: bool = True,
         counts: ConnectionCounts | None = None,
@@ -137,9 +139,9 @@ class KafkaServer:
         event loop; `arrivals` hears of Produce requests that have begun to arrive. Without one of
         them the server makes its own. `logins` has the rules of listeners whose clients must log
         in; of one address, `pending_per_ip_max` may be at it. `limits` are the quotas of clients;
-        `audit` is told who comes and goes;
-        `processor_time` is what the event loop's thread has taken. Without `accepts`, there are
-        only the connections that it is handed (`take`). `counts`: other processes accept, too.
+        `audit` is told who comes and goes; `other_connections` are those of other processes of the
+        broker, and `counts` how many each has; `processor_time` is what the event loop's thread has
+        taken. Without `accepts`, there are only the connections that it is handed (`take`).
         """
         self._listeners = listeners
         self._accepted = listeners if accepts else ()
@@ -177,6 +179,7 @@ class KafkaServer:
             quota=limits.connected,
             changed=_nobody if counts is None else counts.changed,
             elsewhere=_nobody_else if counts is None else counts.elsewhere,
+            others=other_connections,
         )
         self._patience_s = (lambda: 0.0) if counts is None else counts.patience_s
         self._pending = PendingLogins(
