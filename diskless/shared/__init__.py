@@ -5,5 +5,6 @@
 - `connection_counts`: how many connections each has
 - `cells`: numbers of very many names; `shared_rates`: what clients did lately, for their quotas;
   `shared_counts`: what there is now, for limits
+- `shared_descriptors`: all memory that a worker is born with
 - `merged_metrics`: one page of metrics, of the pages of all
 """

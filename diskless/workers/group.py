@@ -26,8 +26,8 @@ from typing import Final
 
 import structlog
 
-from diskless.shared.chunk_notices import make_notices
-from diskless.shared.connection_counts import make_counts
+from diskless.shared.shared_counts import SharedCounts
+from diskless.shared.shared_descriptors import SharedDescriptors
 from diskless.workers import line
 from diskless.workers.birth_facts import BirthFacts
 from diskless.workers.doors import DoorKeeper, Note
@@ -44,6 +44,7 @@ RETRY_MAX_S: Final = 10.0
 STEADY_S: Final = 30.0
 """Who lived for so long is started again at once when it ends."""
 PAGE_TIMEOUT_S: Final = 2.0
+HEAD_LANE: Final = 0
 
 _ID: Final = struct.Struct(">Q")
 _READ: Final = struct.Struct(">QIqI")
@@ -174,9 +175,10 @@ class WorkerGroup:
         news: HeadNews,
         came: Came,
         partitions: Sequence[MetadataPartition],
+        shared: SharedDescriptors,
         stop_timeout_s: float,
     ) -> None:
-        """`came` is given the connections that workers open."""
+        """`came` is given the connections that workers open; `shared` is closed by the group."""
         self.count: Final = count
         self._spawner = spawner
         self._facts_of = facts_of
@@ -184,14 +186,13 @@ class WorkerGroup:
         self._news = news
         self._came = came
         self._partitions = partitions
+        self._shared: Final = shared
         self._stop_timeout_s = stop_timeout_s
         self._lives: dict[int, _Life] = {}
         self._lives_begun = 0
         self._is_stopping = False
         self.restarts = 0
-        # With a lane for the head, which has chunks of its own.
-        self._notices: Final = make_notices(count + 1)
-        self._counts: Final = make_counts(count)
+        self._names: Final = SharedCounts(shared.names, HEAD_LANE)
 
     @property
     def pids(self) -> Sequence[int]:
@@ -222,8 +223,7 @@ class WorkerGroup:
                 log.warning("workers killed that did not stop in time", count=len(late))
         for life in self._lives.values():
             life.close()
-        for shared in (self._notices, self._counts):
-            os.close(shared)
+        self._shared.close()
 
     async def pages(self) -> Mapping[str, bytes | None]:
         """The metrics of all that live, by names that are never used again."""
@@ -249,7 +249,7 @@ class WorkerGroup:
         sockets = [life.line_end, life.doors_end, *self._listeners]
         self._spawner.spawn(
             self._facts_of(number).encode(),
-            [self._notices, self._counts, *(one.fileno() for one in sockets)],
+            [*self._shared, *(one.fileno() for one in sockets)],
         )
         life.born()
         self._lives[number] = life
@@ -271,6 +271,8 @@ class WorkerGroup:
             await asyncio.shield(life.ended)
             self._news.leave(life.send)
             life.close()
+            # Its connections are no longer there.
+            self._names.forget(number)
             if self._is_stopping:
                 return
             self.restarts += 1

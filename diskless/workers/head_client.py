@@ -1,6 +1,7 @@
 """The coordinators as a worker reaches them: all of them through its head.
 
-The head asks whoever leads a coordinator, itself or another broker, and looks for the leader again
+Where batches are is read in the files of the head's replicas, without it. For all else the head
+asks whoever leads a coordinator, itself or another broker, and looks for the leader again
 where that is needed (metadata/clients/routed_client.py). What a worker wants at hand without I/O is
 in `diskless.workers.known`.
 
@@ -10,9 +11,10 @@ have a connection of their own, and what reads has several.
 Failure cases are those of `WireClient`; a head that is gone ends the worker before they matter.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import Final, Self
+from functools import partial
+from typing import Any, Final, Self
 from uuid import UUID
 
 from diskless.workers.known import Known
@@ -25,9 +27,11 @@ from metadata.clients.coordinator_client import (
     Request,
 )
 from metadata.clients.file_shares import commit_divided
+from metadata.clients.near_replicas import NearReplicas
 from metadata.clients.wire_client import WireClient
 from metadata.messages.codec import Operation
 from metadata.messages.commit_file import COMMIT_FILES_AT
+from metadata.messages.find_batches import FIND_BATCHES, FindBatchesMessage
 from metadata.messages.shapes import Addressed
 from wal.coordinates import TopicIdPartition
 
@@ -38,12 +42,17 @@ ASKING: Final = 4
 class HeadClient(Coordinator):
     """What a worker uses. Enter it; leaving closes its connections."""
 
-    def __init__(self, known: Known, connect: Callable[[], WireClient]) -> None:
-        """`connect` makes a client of the head."""
+    def __init__(self, known: Known, connect: Callable[[], WireClient], near: NearReplicas) -> None:
+        """`connect` makes a client of the head; `near` reads the files that it writes."""
         self._known = known
+        self._near = near
         self._committing: Final = connect()
         self._asking: Final = [connect() for _ in range(ASKING)]
         self._stack = AsyncExitStack()
+        self._own: Final[Mapping[int, Callable[[Any, int], Awaitable[Sequence[Any]]]]] = {
+            FIND_BATCHES.key: self._find_batches
+        }
+        """Operations of which the head is asked only a part, with TimeoutMs."""
 
     async def __aenter__(self) -> Self:
         for client in (self._committing, *self._asking):
@@ -61,6 +70,25 @@ class HeadClient(Coordinator):
         timeout_ms: int = TIMEOUT_MS,
     ) -> Sequence[Answer]:
         """See `CoordinatorClient`."""
+        own = self._own.get(operation.key)
+        if own is not None:
+            return await own(request, timeout_ms)
+        return await self._ask(operation, request, timeout_ms=timeout_ms)
+
+    async def _find_batches(
+        self, message: FindBatchesMessage, timeout_ms: int
+    ) -> Sequence[ops.FoundBatches]:
+        """The head is asked only for what is not in its files."""
+        ask = partial(self._ask, FIND_BATCHES, timeout_ms=timeout_ms)
+        return await self._near.find(message, ask, timeout_ms=timeout_ms)
+
+    async def _ask(
+        self,
+        operation: Operation[Request, Answer],
+        request: Request,
+        *,
+        timeout_ms: int,
+    ) -> Sequence[Answer]:
         client = min(self._asking, key=lambda one: one.in_flight)
         return await client.call(operation, request, timeout_ms=timeout_ms)
 

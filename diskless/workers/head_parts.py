@@ -23,6 +23,7 @@ from diskless.parts.storage import Storage
 from diskless.server.registry import ApiRegistry
 from diskless.server.server import KafkaServer
 from diskless.server.server_metrics import Unmeasured
+from diskless.shared.shared_descriptors import SharedDescriptors
 from diskless.workers.birth_facts import BirthFacts
 from diskless.workers.doors import CALLS, Note
 from diskless.workers.group import WorkerGroup
@@ -98,6 +99,7 @@ async def open_workers(
         news=HeadNews(coordination.partitions, lambda: placed.coordinators),
         came=came,
         partitions=coordination.partitions,
+        shared=SharedDescriptors.make(count, window_count=base.config.quotas.window_count),
         stop_timeout_s=base.config.server.stop_timeout_ms / 1000 + _DRAIN_S,
     )
     stack.push_async_callback(group.stop)

@@ -20,12 +20,13 @@ import structlog
 
 from diskless.config import Config
 from diskless.parts.storage import StoreOpener
+from diskless.shared.shared_descriptors import SharedDescriptors
 from diskless.workers.birth_facts import BirthFacts
 from diskless.workers.divided_settings import share_of
 from diskless.workers.doors import Doors
 from diskless.workers.head_line import HeadLine, end_with
 from diskless.workers.spawner import Birth
-from diskless.workers.worker_parts import SharedDescriptors, open_ground, open_worker
+from diskless.workers.worker_parts import open_ground, open_worker
 from wal.clock import SystemClock
 from wal.disk import SYSTEM_DISK
 from wal.errors import DisklessError
@@ -44,7 +45,9 @@ def live(
 ) -> int:
     """The life of a worker; its exit status. `settled` is called when everything was built."""
     facts = BirthFacts.decode(birth.facts)
-    notices, counts, *descriptors = birth.descriptors
+    shared_count = len(SharedDescriptors._fields)
+    shared = SharedDescriptors(*birth.descriptors[:shared_count])
+    descriptors = birth.descriptors[shared_count:]
     line_end, doors_end, *listeners = [socket.socket(fileno=one) for one in descriptors]
     end_with(doors_end)
     for bound in listeners:
@@ -59,7 +62,7 @@ def live(
                 line_end,
                 doors_end,
                 listeners,
-                SharedDescriptors(notices, counts),
+                shared,
                 settled,
                 opener,
             )

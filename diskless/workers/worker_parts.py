@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry
 
@@ -49,6 +48,9 @@ from diskless.server.registry import ApiRegistry
 from diskless.server.server import KafkaServer
 from diskless.shared.chunk_notices import ChunkNotices
 from diskless.shared.connection_counts import ConnectionCounts
+from diskless.shared.shared_counts import SharedCounts
+from diskless.shared.shared_descriptors import SharedDescriptors
+from diskless.shared.shared_rates import SharedRates
 from diskless.shared.sibling_chunks import SiblingChunks
 from diskless.storage.cluster_identity import OBJECT_LOG
 from diskless.storage.data_directory import DataDirectory
@@ -59,19 +61,11 @@ from diskless.workers.doors import Doors
 from diskless.workers.head_client import HeadClient
 from diskless.workers.head_line import HeadLine
 from diskless.workers.relay import Relay
+from metadata.clients.near_replicas import NearReplicas
 from metadata.clients.wire_client import WireClient
 from metadata.messages.transactions import ADD_TO_TRANSACTION, JOIN_TRANSACTIONS
 from wal.clock import Clock
 from wal.disk import Disk
-
-
-class SharedDescriptors(NamedTuple):
-    """Memory that all processes of the broker have."""
-
-    notices: int
-    """See `ChunkNotices`."""
-    counts: int
-    """See `ConnectionCounts`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +190,16 @@ async def open_worker(
     await reads.open(stack, state)
     line.known.subscribe_deletions(reads.replicas.forget)
     await writes.run(stack, tasks, recovered)
-    quotas = QuotaEnforcer(line.known.client_quotas, settings=config.quotas, clock=clock)
+    rates = SharedRates(
+        shared.rates,
+        base.lane,
+        window_s=config.quotas.window_s,
+        window_count=config.quotas.window_count,
+        now=clock.monotonic,
+    )
+    quotas = QuotaEnforcer(
+        line.known.client_quotas, settings=config.quotas, clock=clock, others=rates.of
+    )
     relay = Relay(doors, line.synced)
     run_until_stop(stack, tasks, relay.sweep(), "relay")
     server = KafkaServer(
@@ -211,7 +214,8 @@ async def open_worker(
         limits=quotas,
         audit=base.audit,
         listener_limits=_listener_limits(config),
-        counts=ConnectionCounts(shared.counts, base.lane),
+        other_connections=SharedCounts(shared.names, base.lane),
+        counts=ConnectionCounts(shared.connections, base.lane),
     )
     await stack.enter_async_context(server)
     parts = WorkerParts(
@@ -235,7 +239,14 @@ async def _open_state(
         )
 
     known = line.known
-    head = await stack.enter_async_context(HeadClient(known, client))
+    config = base.config.coordinator
+    near = NearReplicas(
+        [base.data.metadata_partition(index) for index in range(config.metadata_partitions)],
+        readers=config.state_readers,
+        coordinator_of=known.coordinator_of,
+    )
+    await stack.enter_async_context(near)
+    head = await stack.enter_async_context(HeadClient(known, client, near))
     numbers = TransactionNumbers(
         asker(head, JOIN_TRANSACTIONS),
         known.coordinator_of_name,
