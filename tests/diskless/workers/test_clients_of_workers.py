@@ -17,19 +17,15 @@ from tests.clients.test_groups import (
 )
 from tests.clients.test_stock_clients import (
     test_a_client_goes_on_after_its_topic_was_deleted_and_created_anew,
-    test_a_consumer_with_tiny_limits_gets_one_batch_at_a_time_and_all_in_the_end,
     test_a_hundred_partitions_are_written_and_read_by_one_client,
-    test_a_topic_with_append_time_shows_the_time_of_the_commit,
     test_an_idempotent_producer_writes_every_record_once,
     test_an_offset_outside_the_log_is_an_error_and_the_reset_policy_heals_it,
-    test_every_kind_of_acknowledgement_stores_the_records_in_order,
     test_librdkafka_finds_every_timestamp_at_its_record,
     test_producers_and_consumers_at_once_keep_order_within_every_partition,
     timed_topic,
 )
 from tests.clients.test_transactional_producers import (
     test_a_second_producer_fences_the_first_and_aborts_what_it_left_open,
-    test_administrators_see_what_is_open,
     test_what_is_committed_is_read_and_what_is_aborted_is_not,
 )
 
@@ -38,15 +34,11 @@ __all__ = (
     "members",
     "python_admin",
     "test_a_client_goes_on_after_its_topic_was_deleted_and_created_anew",
-    "test_a_consumer_with_tiny_limits_gets_one_batch_at_a_time_and_all_in_the_end",
     "test_a_hundred_partitions_are_written_and_read_by_one_client",
     "test_a_member_that_was_replaced_cannot_commit",
     "test_a_second_producer_fences_the_first_and_aborts_what_it_left_open",
-    "test_a_topic_with_append_time_shows_the_time_of_the_commit",
-    "test_administrators_see_what_is_open",
     "test_an_idempotent_producer_writes_every_record_once",
     "test_an_offset_outside_the_log_is_an_error_and_the_reset_policy_heals_it",
-    "test_every_kind_of_acknowledgement_stores_the_records_in_order",
     "test_groups_are_listed_described_and_deleted",
     "test_librdkafka_finds_every_timestamp_at_its_record",
     "test_members_of_all_clients_share_a_group",
