@@ -122,8 +122,8 @@ class CoordinatorSettings:
         minimum=100,
         maximum=86_400_000,
         why="how long the broker that should lead a metadata partition must have been there before "
-        "its leader resigns to it, and how long a broker waits between two such moves; lower: "
-        "restarts move more; higher: one broker leads much for longer after a restart",
+        "its leader resigns to it; a broker makes three such moves in that time; lower: restarts "
+        "move more; higher: one broker leads much for longer after a restart",
     )
     may_lead: bool = setting(
         "diskless.coordinator.candidate",

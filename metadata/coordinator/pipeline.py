@@ -27,7 +27,9 @@ what was not decided by then is NotCoordinator, and strict reads are not answere
 which another broker may come to lead.
 
 An operation without records (an answer that was known, a refusal) still waits its turn behind what
-it was decided on: its answer may rest on something pending.
+it was decided on: its answer may rest on something pending. Where nothing is appended and the lease
+is over, the log is asked first who leads: a broker that was paused must not refuse because of what
+it does not know, since a client that is refused for good gives up.
 
 Source: KIP-1164, "How operations are performed".
 """
@@ -56,6 +58,7 @@ from wal.errors import (
     DisklessError,
     NotCoordinator,
     Overloaded,
+    StorageFailed,
 )
 from wal.failpoint import failpoint
 
@@ -384,6 +387,12 @@ class Pipeline:
                 failpoint("commit.after_log")
                 if any(group.has_segments for group in groups):
                     failpoint("segment.after_log")
+            elif self._may_be_deposed():
+                try:
+                    await self._log.prove()
+                except StorageFailed as error:
+                    await self._fail_pending(groups, error)
+                    continue
             appended = []
             for batch in batches:
                 appended.append(MetadataRecordBatch(offset, timestamp_ms, batch))
@@ -391,6 +400,11 @@ class Pipeline:
             await self._appended.put(_Appended(groups, appended))
             for _ in groups:
                 self._may_decide.release()
+
+    def _may_be_deposed(self) -> bool:
+        """Whether somebody else may lead who keeps to the lease."""
+        expires_at = self._log.lease_expires_at
+        return expires_at is None or self._clock.monotonic() >= expires_at
 
     async def _fail_pending(self, groups: list[_Group], error: DisklessError) -> None:
         """Nothing of `groups` happened, hence nothing of what was decided on top of them."""

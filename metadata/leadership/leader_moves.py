@@ -6,8 +6,9 @@ registers when its replicas have reached the ends of their logs, and stays regis
 says that it is alive; so who was there for that long has caught up. The resignation is the last
 record of this leader and names its successor, which stands at once; all others wait.
 
-The partitions of a process share a `MovePace`: it makes one such move per `interval_ms`, so that
-clients never find many coordinators on their way at once.
+The partitions of a process share a `MovePace`: it lets a third of `interval_ms` pass between two of
+them, so that clients never find many coordinators on their way at once. One broker that leads four
+has given away three when two intervals are over.
 
 A successor that does not come, because it cannot reach the store say, costs a pause of a few
 seconds, and this broker may well lead again. From then on it waits twice as long before it tries
@@ -30,6 +31,7 @@ from wal.clock import Clock, Sleep
 from wal.errors import CommitFailed, NotCoordinator, Overloaded
 
 LOOKS_PER_INTERVAL: Final = 30
+MOVES_PER_INTERVAL: Final = 3
 PATIENCE_MAX: Final = 64
 """An hour, where the interval is a minute."""
 
@@ -64,7 +66,7 @@ class MovePace:
 
     def moving(self) -> None:
         """A move begins; the next one waits."""
-        self._next_at = self._clock.monotonic() + self.interval_s
+        self._next_at = self._clock.monotonic() + self.interval_s / MOVES_PER_INTERVAL
 
     def gave(self, partition: int, leader_epoch: int) -> None:
         """The resignation is in the log, in this epoch."""

@@ -45,6 +45,10 @@ class MemoryMetadataLog:
         self.gate.set()
         self.entered = asyncio.Event()
         """Set by every append when it is called."""
+        self.lease_expires_at: float | None = math.inf
+        self.proofs: list[Exception] = []
+        """Raised by the next calls of `prove`, first one first."""
+        self.prove_calls = 0
 
     @property
     def start_offset(self) -> int:
@@ -55,15 +59,13 @@ class MemoryMetadataLog:
         return self.batches[-1].next_offset if self.batches else 0
 
     @property
-    def lease_expires_at(self) -> float | None:
-        return math.inf
-
-    @property
     def proven_since(self) -> float | None:
         return math.inf
 
     async def prove(self) -> None:
-        return None
+        self.prove_calls += 1
+        if self.proofs:
+            raise self.proofs.pop(0)
 
     async def refresh(self) -> int:
         return self.end_offset

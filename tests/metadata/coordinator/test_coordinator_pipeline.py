@@ -28,6 +28,7 @@ from wal.errors import (
     NotCoordinator,
     Overloaded,
     Rejected,
+    StorageFailed,
 )
 from wal.failpoint import FailpointError
 
@@ -105,6 +106,44 @@ async def test_files_of_one_commit_are_appended_all_or_none(tmp_path: Path) -> N
         assert [answer.batches[0].base_offset for answer in answers] == [0, 3, 6]
         # One record for each file, and one batch of the log for all of them.
         assert (log.end_offset, len(log.batches)) == (end + 3, appends + 1)
+
+
+async def test_what_needs_no_record_is_answered_by_who_leads_still(tmp_path: Path) -> None:
+    log = MemoryMetadataLog()
+    async with running_coordinator(tmp_path, log) as bench:
+        partition = await bench.partition()
+        commit = bench.file(batch(partition, 3, producer=7))
+        answer = await bench.coordinator.commit_file(commit)
+        assert await bench.coordinator.commit_file(commit) == answer
+        assert log.prove_calls == 0
+
+        log.lease_expires_at = bench.clock.monotonic()
+        log.proofs.append(StorageFailed("no answer"))
+        with pytest.raises(CommitFailed, match="no answer"):
+            await bench.coordinator.commit_file(commit)
+        assert await bench.coordinator.commit_file(commit) == answer
+        assert log.prove_calls == 2
+        # An append asks the log by itself.
+        await bench.commit_one(partition)
+        assert log.prove_calls == 2
+
+
+async def test_a_leader_that_was_deposed_refuses_nothing(tmp_path: Path) -> None:
+    log = MemoryMetadataLog()
+    asked: list[asyncio.Future[object]] = []
+
+    async def ask() -> None:
+        async with running_coordinator(tmp_path, log) as bench:
+            await bench.topic("flights")
+            log.lease_expires_at = None
+            log.proofs.append(NotCoordinator("another leads"))
+            again = CreateTopic(name="flights", partition_count=1)
+            asked.append(asyncio.ensure_future(bench.coordinator.create_topics([again])))
+            await asyncio.wait(asked)
+
+    with pytest.RaisesGroup(pytest.RaisesGroup(NotCoordinator)):
+        await ask()
+    assert isinstance(asked[0].exception(), NotCoordinator)
 
 
 async def test_operations_that_need_no_record_wait_for_what_they_rest_on(tmp_path: Path) -> None:
