@@ -115,6 +115,10 @@ class Following:
         """
         if polled.is_fed and not polled.is_behind:
             assert self._feed is not None
+            if await self._feed.judge_in_time():
+                await self._log.refresh()
+        elif self._feed is not None and not self._feed.is_judged:
+            # Before it stands: a log must not go on behind what the store does not have.
             if await self._feed.judge():
                 await self._log.refresh()
         elif polled.is_behind or next(looks) % LOOKS_PER_REFRESH == 0 or await self._log.peek():

@@ -43,7 +43,8 @@ class SharedTail:
         self._lease_s = lease_ms / 1000
         self._trying_since: float | None = None
         """When the first attempt to append began that none has succeeded after."""
-        self._is_judged = True
+        self.is_judged = True
+        """Whether the store was seen to have what was taken last."""
         self._listeners: list[Callable[[], None]] = []
 
     @property
@@ -133,7 +134,7 @@ class SharedTail:
         if found.header.previous_put_id != reader.last_put_id:
             return False
         reader.take(found)
-        self._is_judged = False
+        self.is_judged = False
         return True
 
     async def judge(self) -> bool:
@@ -143,9 +144,9 @@ class SharedTail:
         """
 
         async def judge() -> bool:
-            if not self._is_judged:
+            if not self.is_judged:
                 await self._refuse_what_is_not_stored()
-                self._is_judged = True
+                self.is_judged = True
             return await self._reader.has_next()
 
         return await self._run(judge)

@@ -80,9 +80,9 @@ class Racks:
             consumer.assign([TopicPartition(TOPIC, index, 0) for index in range(3)])
             found: set[int] = set()
             while len(found) < len(producer.acknowledged):
-                messages = consumer.consume(100, timeout=clients.TIMEOUT_S)
-                assert messages, f"{len(found)} of {len(producer.acknowledged)} records came"
-                found |= {int(clients.value_of(message)) for message in messages}
+                message = consumer.poll(clients.TIMEOUT_S)
+                assert message, f"{len(found)} of {len(producer.acknowledged)} records came"
+                found.add(int(clients.value_of(message)))
 
 
 @pytest.fixture

@@ -58,6 +58,8 @@ LONGEST_FIRST: Final = (
     "test_cluster.py",
     "test_groups_move.py",
     "test_secure_cluster.py",
+    "test_worker_lives.py",
+    "test_gateways.py",
     "test_admin_clients.py",
     "test_every_version.py",
     "test_stock_clients.py",

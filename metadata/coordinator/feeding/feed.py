@@ -6,8 +6,9 @@ It closes with the first poll that fails, and the follower reads the store as if
 the leader is asked again after `RETRY_S`, another leader at once.
 
 What the feed says is believed as far as it links (metadata/log/shared_tail.py), and once in
-`JUDGE_INTERVAL_S` the store is looked at all the same. So a store that cannot be reached shows
-before it is needed, and a follower whose leader was deposed without knowing it finds the next one.
+`JUDGE_INTERVAL_S`, and when the feed has closed, the store is looked at all the same. So a store
+that cannot be reached shows before it is needed, a follower whose leader was deposed without
+knowing it finds the next one, and nobody comes to lead behind what the store does not have.
 
 Failure cases, each of which closes the feed: no connection, no answer in time (`SILENCE_S`), a
 refusal, objects that do not continue what is here.
@@ -152,15 +153,23 @@ class Feed:
         self.close()
         self._retry_at = self._clock.monotonic() + RETRY_S
 
+    @property
+    def is_judged(self) -> bool:
+        """Whether the store was seen to have all that was fed."""
+        return self._tail.is_judged
+
+    async def judge_in_time(self) -> bool:
+        """`judge` if it is time to; False if it is not. Raises as `judge`."""
+        if self._clock.monotonic() - self._judged_at < JUDGE_INTERVAL_S:
+            return False
+        return await self.judge()
+
     async def judge(self) -> bool:
-        """Look at the store if it is time to; whether it may have more than was fed.
+        """Look at the store; whether it may have more than was fed.
 
         Raises: CorruptLog (the store has something else), StorageFailed, NotCoordinator (closed).
         """
-        now = self._clock.monotonic()
-        if now - self._judged_at < JUDGE_INTERVAL_S:
-            return False
-        self._judged_at = now
+        self._judged_at = self._clock.monotonic()
         self._judgements += 1
         has_more = await self._tail.judge()
         return has_more or self._judgements % JUDGEMENTS_PER_REFRESH == 0

@@ -386,9 +386,8 @@ async def test_a_store_that_has_something_else_than_was_fed_is_believed_after_a_
     await follower.following(leader)
     world.wires.alter = forging
     await until(lambda: follower.replica.applied_offset > offset, "it is deceived")
-    await lead(leader, "b")
-    world.clock.advance(JUDGE_INTERVAL_S)
     await until(follower.task.done, "the follower ends")
+    await lead(leader, "b")
     with pytest.raises(CorruptLog):
         await follower.__aexit__(None, None, None)
     async with world.contender(2) as healed:
