@@ -303,9 +303,10 @@ async def test_a_leader_learns_from_a_strict_read_that_it_was_deposed(bucket: Bu
         with pytest.raises(NotCoordinator):
             await coordinator.list_offsets(asked)
         await until(lambda: old.partition.coordinator is None, "it follows")
-        await until(lambda: old.partition.leader is not None, "it has read who leads")
-        assert old.partition.leader is not None
-        assert old.partition.leader.broker_id == 7
+        await until(
+            lambda: (leader := old.partition.leader) is not None and leader.broker_id == 7,
+            "it has read who leads",
+        )
         await other.close()
 
 
