@@ -111,7 +111,7 @@ class _View(NamedTuple):
 
 
 class FollowedReplica(Protocol):
-    """What is asked of a `Replica`; of brokers, that of the catalogue."""
+    """The part of `Replica` that membership uses. Only the catalogue's replica knows brokers."""
 
     def brokers(self) -> Mapping[int, RegisteredBroker]: ...
 
@@ -119,7 +119,7 @@ class FollowedReplica(Protocol):
 
 
 class LedPartition(Protocol):
-    """What is asked of a `MetadataPartition`."""
+    """The part of `MetadataPartition` that membership uses."""
 
     @property
     def leader(self) -> Leader | None: ...
@@ -129,7 +129,7 @@ class LedPartition(Protocol):
 
 
 class KnownTopics(Protocol):
-    """What is asked of a `RoutedClient`."""
+    """The part of `RoutedClient` that membership uses."""
 
     def topic_by_id(self, topic_id: uuid.UUID) -> TopicDescription | None: ...
 

@@ -87,7 +87,7 @@ class OtherCounts(Protocol):
     """What other processes of the broker have, by names that are the same in all of them."""
 
     def add(self, name: str, amount: int) -> None:
-        """There are so many more here, or fewer."""
+        """Add `amount`, which may be negative, to what this process has under `name`."""
         ...
 
     def elsewhere(self, name: str) -> int:

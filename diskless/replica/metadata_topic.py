@@ -48,7 +48,7 @@ _CONFIGS: Final = {"cleanup.policy": "delete", "retention.bytes": "-1", "retenti
 
 
 class AppliedLog(Protocol):
-    """What is asked of a `Replica`."""
+    """The part of `Replica` that the metadata topic uses."""
 
     @property
     def applied_offset(self) -> int: ...
@@ -57,7 +57,7 @@ class AppliedLog(Protocol):
 
 
 class ShownLog(Protocol):
-    """What is asked of a `MetadataLog`."""
+    """The part of `MetadataLog` that the metadata topic uses."""
 
     @property
     def start_offset(self) -> int: ...
@@ -73,7 +73,7 @@ class ShownLog(Protocol):
 
 
 class LoggedPartition(Protocol):
-    """What is asked of a `MetadataPartition`."""
+    """The part of `MetadataPartition` that the metadata topic uses."""
 
     @property
     def log(self) -> ShownLog: ...

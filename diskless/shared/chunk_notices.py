@@ -46,7 +46,7 @@ class ChunkPlace(NamedTuple):
 
 
 def make_notices(lanes: int) -> int:
-    """Makes the memory for so many processes; returns its descriptor, to be inherited."""
+    """Make the memory for `lanes` processes; returns the descriptor that they inherit."""
     return make_memory("diskless-chunks", lanes * _LANE_BYTES)
 
 

@@ -118,7 +118,7 @@ def api(manager: ReplicaManager, topics: TopicAdmin, quotas: QuotaEnforcer, acce
 
 
 def _refused_id(asked: ProduceRequest, client: ClientInfo, access: Access) -> DisklessError | None:
-    """Which is told of all batches, whatever may be done with their topics."""
+    """The error of every batch, whatever its topic: the client may not use its id."""
     if asked.transactional_id is None:
         return None
     return access.refused_transactional_id(client, AclOperation.WRITE, asked.transactional_id)

@@ -3,8 +3,8 @@
 Clients ask every broker. Filters, of which all must let an id through:
 
 - by state and by producer id; states that there are not are named in the answer;
-- version 1: transactions that are open for longer than so many milliseconds. This leaves out ids
-  without an open transaction; Kafka lists those that never had one;
+- version 1: by duration. A transaction passes that has been open for more than the milliseconds
+  given. Ids without an open transaction do not pass; Kafka lists those that never had one;
 - version 2: ids that a pattern in RE2's dialect matches from end to end; INVALID_REGULAR_EXPRESSION
   for one that is none.
 

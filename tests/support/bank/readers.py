@@ -6,6 +6,7 @@ Each reads all partitions of one topic, and sees what is committed alone.
 import json
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -29,7 +30,7 @@ ROLLED_EVERY: Final = 10
 """Reads of a task."""
 
 
-class Reader:
+class Reader(ABC):
     """What all have in common; `_read` reads what there is now."""
 
     def __init__(self, partitions: int) -> None:
@@ -50,8 +51,9 @@ class Reader:
         except BaseException as failure:
             self._failure = failure
 
+    @abstractmethod
     def _read(self) -> None:
-        raise NotImplementedError
+        """Read what has come; returns soon."""
 
     @property
     def is_stopped(self) -> bool:
