@@ -23,6 +23,7 @@ from diskless.replica.served_topics import nothing_new
 from diskless.replica.timestamp_search import TimestampSearch
 from diskless.topics.topic_defaults import topic_defaults
 from tiering.segment_reader import SegmentReader
+from wal.caches.block_files import BlockFiles
 from wal.caches.object_cache import ObjectCache
 from wal.coordinates import ObjectKey
 from wal.inflation_budget import InflationBudget
@@ -57,19 +58,24 @@ class ReadPath:
             return views[0] if len(views) == 1 else b"".join(views)
 
         self.long_work: Final = LongWork(clock.monotonic)
-        self.cache: Final = ObjectCache(
-            store,
-            clock=clock,
-            settings=config.cache,
-            disk_directory=str(storage.data.cache_of(lane)),
-        )
+        memory = ReadMemory(config.read.memory_idle_max_bytes)
+        disk = None
+        if config.cache.disk_bytes:
+            disk = BlockFiles(
+                str(storage.data.cache_of(lane)),
+                limit_bytes=config.cache.disk_bytes,
+                threads=config.cache.disk_threads,
+                fd_cache=storage.fd_cache,
+                lend=memory.lend,
+            )
+        self.cache: Final = ObjectCache(store, clock=clock, settings=config.cache, disk=disk)
         self.segments: Final = SegmentReader(
             read_segment_range, settings=config.segments, leader_epoch=LEADER_EPOCH
         )
         source = ExtentSource(
             directory=writes.directory,
             cache=self.cache,
-            memory=ReadMemory(config.read.memory_idle_max_bytes),
+            memory=memory,
             segments=self.segments,
             threads=storage.read_threads,
             clock=clock,

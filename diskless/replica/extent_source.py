@@ -5,10 +5,11 @@
    of other processes of the broker come after those of this one.
 2. The object cache, which asks the object store once per block. Data older than
    `fetch.cold.after.ms` is read around the cache's memory, so that a consumer catching up does not
-   evict what the readers at the tail share. What it gives is shared with other readers, and
-   read-only. It is handed on without a copy where its batches are large and the answer takes at
-   least half of the block that it keeps in memory: who does not read an answer keeps at most twice
-   as much as it is charged for. Else a copy is handed on.
+   evict what the readers at the tail share. What it gives out of memory is shared with other
+   readers, and read-only. It is handed on without a copy where its batches are large and the answer
+   takes at least half of the block that it keeps in memory: who does not read an answer keeps at
+   most twice as much as it is charged for. Else a copy is handed on. What comes from the cache's
+   disk tier was read for this answer alone.
 3. Parquet segments, turned back into RecordBatches by `tiering.segment_reader`.
 
 The marker of a transaction is read nowhere: its batch is made.
@@ -134,7 +135,10 @@ class Piece(NamedTuple):
 
 
 class _Shared(NamedTuple):
-    """Bytes of an object as the cache has them; more than one view where blocks meet."""
+    """Bytes of an object as the cache gave them; more than one view where blocks meet.
+
+    Those that can be written to are this answer's own, the others are everybody's.
+    """
 
     views: Sequence[memoryview]
 
@@ -284,7 +288,7 @@ class ExtentSource:
                 pieces.append(one)
                 continue
             views = one.views
-            if len(views) == 1 and _is_worth_sharing(views[0], used_bytes[id(views[0].obj)]):
+            if len(views) == 1 and _may_hand_on(views[0], used_bytes[id(views[0].obj)]):
                 pieces.append(Piece(OBJECT, views[0]))
             else:
                 copied.append(one)
@@ -302,11 +306,14 @@ class ExtentSource:
 _NOTHING_YET: Final = Piece(OBJECT)
 
 
-def _is_worth_sharing(view: memoryview, used_bytes: int) -> bool:
-    """Whether to hand on a view, of whose block the answer takes `used_bytes`; by its first batch.
+def _may_hand_on(view: memoryview, used_bytes: int) -> bool:
+    """Whether a view is this answer's own, or worth sharing: by its first batch.
 
-    What its header says is not checked yet, and need not be right.
+    Of the block that a shared one lies in the answer takes `used_bytes`. What the header of the
+    batch says is not checked yet, and need not be right.
     """
+    if not view.readonly:
+        return True
     if len(view) < GATHERED_FROM_BYTES:
         return False
     (length_bytes,) = _LENGTH.unpack_from(view)

@@ -125,7 +125,6 @@ def test_every_byte_table_of_the_page_is_understood() -> None:
         "wal/segmented_log/log_file_store:RECORD_HEADER",
         "wal/segmented_log/log_file_index:INDEX_ENTRY",
         "metadata/log/log_object:OBJECT_HEADER+OBJECT_HEADER_CRC",
-        "wal/caches/block_files:_BLOCK_HEADER",
     }
 
 
@@ -159,7 +158,6 @@ def test_magics_and_versions_are_those_of_the_code() -> None:
         "wal/chunks/kept_notes": ["MAGIC"],
         "wal/segmented_log/log_file_store": ["_STORE_MAGIC"],
         "metadata/log/log_object": ["MAGIC"],
-        "wal/caches/block_files": ["_BLOCK_MAGIC"],
     }.items():
         module = importlib.import_module(path.replace("/", "."))
         coded |= {(path, getattr(module, name).decode()) for name in names}

@@ -7,6 +7,7 @@ it needs no header or footer.
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
@@ -17,6 +18,7 @@ from diskless.replica.batch_reader import READ_BYTES_MIN, BatchReader, ReadReque
 from diskless.replica.extent_source import ExtentSource
 from metadata.operations import Extent, SegmentExtent, WalExtent
 from tests.support.batch_builder import Row, build_batch
+from wal.caches.block_files import BlockFiles
 from wal.caches.object_cache import ObjectCache, ObjectCacheSettings
 from wal.chunks.buffer import BufferPool, chain_of
 from wal.chunks.chunk import PendingBatch
@@ -161,15 +163,18 @@ async def in_place(
     seconds: Callable[[], float] | None = None,
     read_bytes_min: int = READ_BYTES_MIN,
     block_bytes: int = 4096,
+    disk_bytes: int = 0,
 ) -> AsyncIterator[Setting]:
+    """With `disk_bytes` the cache has its blocks in files, and none in memory."""
     clock = ManualClock(NOW_MS)
     store = FaultyStore()
+    fd_cache = FdCache(8)
     directory = ChunkDirectory(
         tmp_path / "chunks",
         settings=WalSettings(),
         clock=clock,
         rng=random.Random(1),
-        fd_cache=FdCache(8),
+        fd_cache=fd_cache,
         broker_id=0,
     )
     directory.recover()
@@ -177,7 +182,17 @@ async def in_place(
     memory = ReadMemory(1 << 20)
     threads = WorkerThreads("read", 1)
     cache_settings = ObjectCacheSettings(block_bytes=block_bytes)
-    async with ObjectCache(store, clock=clock, settings=cache_settings) as cache:
+    disk = None
+    if disk_bytes:
+        cache_settings = replace(cache_settings, memory_bytes=0)
+        disk = BlockFiles(
+            str(tmp_path / "cache"),
+            limit_bytes=disk_bytes,
+            threads=1,
+            fd_cache=fd_cache,
+            lend=memory.lend,
+        )
+    async with ObjectCache(store, clock=clock, settings=cache_settings, disk=disk) as cache:
         source = ExtentSource(
             directory=directory,
             cache=cache,

@@ -4,7 +4,8 @@ Fetch asks for small extents of WAL objects, many consumers for the same ones at
 cache cuts objects into blocks of `block_bytes` at multiples of that size (the last one is shorter),
 by default larger than a usual WAL object, so that one GET brings all of it.
 
-    read -> memory tier -> disk tier -> one ranged GET, shared by all readers of the block
+    read -> memory tier -> bytes of the disk tier -> one ranged GET of the block, shared by all
+            its readers
 
 Single flight: the GET of a block belongs to the cache. A reader that is cancelled leaves it to the
 others; when the last one leaves, it is cancelled too. All who wait hear of a failed GET, and the
@@ -25,8 +26,10 @@ The memory tier is an LRU by bytes. Views are read-only and shared: who changes 
 A view keeps all of its block alive, evicted or not; answers keep views until their sockets have
 taken them, within the limits of what answers may hold. `evicted_bytes` says how much that is.
 
-The disk tier (`wal/caches/block_files.py`), if there is a directory for it, keeps what memory
-evicts, an LRU by bytes too.
+The disk tier (`wal/caches/block_files.py`), if there is one, keeps what memory evicts, an LRU by
+bytes too. Of a block that is there a reader gets what it asks for, in memory of its own, and memory
+does not get the block back: what is read a little here and a little there would else throw out
+blocks that others read, and be read whole each time.
 
 An object is immutable and its key is never used again. `invalidate` is for a reader that finds a
 wrong CRC: it has the object read once more before it calls it corrupt.
@@ -77,7 +80,7 @@ class ObjectCacheSettings:
         0,
         minimum=0,
         maximum=1 << 50,
-        why="what memory evicts, if there is a directory for it; 0: none",
+        why="what memory evicts; 0: none",
     )
     hot_concurrency: int = setting(
         "fetch.hot.concurrency",
@@ -154,7 +157,7 @@ class _Flight:
 class ObjectCache:
     """Blocks of immutable objects; see the module's text. Enter it to use it, once.
 
-    `disk_directory` belongs to this cache alone and is emptied of block files at start.
+    It opens and closes `disk`, which nobody else uses.
     """
 
     def __init__(
@@ -163,7 +166,7 @@ class ObjectCache:
         *,
         clock: Clock,
         settings: ObjectCacheSettings | None = None,
-        disk_directory: str | None = None,
+        disk: BlockFiles | None = None,
     ) -> None:
         self._store = store
         self._settings = settings or ObjectCacheSettings()
@@ -181,11 +184,7 @@ class ObjectCache:
             concurrency=self._settings.cold_concurrency,
             clock=clock,
         )
-        self._disk: BlockFiles | None = None
-        if disk_directory is not None and self._settings.disk_bytes:
-            self._disk = BlockFiles(
-                disk_directory, self._settings.disk_bytes, self._settings.disk_threads
-            )
+        self._disk = disk
         self._spills: dict[asyncio.Task[None], BlockId] = {}
         self._memory_hits = 0
         self._disk_hits = 0
@@ -204,10 +203,11 @@ class ObjectCache:
         cold: bool = False,
         useful_to: int = 0,
     ) -> list[memoryview]:
-        """Bytes [start, start + length) of the object, as read-only views in order.
+        """Bytes [start, start + length) of the object, as views in order.
 
-        One view, unless the range crosses blocks. `object_length` must be the object's true length:
-        it says where the last block ends. A cold reader comes for what follows up to `useful_to`.
+        They are read-only, or memory of the caller's own where they come from the disk tier. One
+        view, unless the range crosses blocks. `object_length` must be the object's true length: it
+        says where the last block ends. A cold reader comes for what follows up to `useful_to`.
         Raises: ObjectNotFound, CorruptObject (also when the range is not within the object),
         ObjectStoreUnavailable.
         """
@@ -325,19 +325,22 @@ class ObjectCache:
     ) -> Sequence[memoryview]:
         """Bytes [start, start + length) of the object, which lie in one block."""
         self._unread.pop(block, None)
+        offset = start - block.number * self._block_bytes
+        if self._disk is not None and block not in self._memory and block not in self._flights:
+            view = await self._disk.read(block, offset, length)
+            if view is not None:
+                self._disk_hits += 1
+                return (view,)
         content = self._memory.get(block)
         if content is not None:
             self._memory_hits += 1
             if not cold:
                 self._memory.move_to_end(block)
         elif cold and block not in self._flights:
-            content = await self._read_disk(block)
-            if content is None:
-                useful_to = min(useful_to, (block.number + 1) * self._block_bytes)
-                return await self._cold.read(block.key, start, length, useful_to)
+            useful_to = min(useful_to, (block.number + 1) * self._block_bytes)
+            return await self._cold.read(block.key, start, length, useful_to)
         else:
             content = await self._join(block, object_length)
-        offset = start - block.number * self._block_bytes
         view = content.data[offset : offset + length]
         if len(view) != length:
             raise CorruptObject(
@@ -345,13 +348,6 @@ class ObjectCache:
                 f" bytes [{offset}, {offset + length}) of it were asked for"
             )
         return (view,)
-
-    async def _read_disk(self, block: BlockId) -> Content | None:
-        content = None if self._disk is None else await self._disk.read(block)
-        if content is None:
-            return None
-        self._disk_hits += 1
-        return np.frombuffer(content, np.uint8)
 
     async def _join(self, block: BlockId, object_length: int) -> Content:
         """Wait for the block, together with everybody else who does."""
@@ -382,9 +378,6 @@ class ObjectCache:
 
     async def _load(self, block: BlockId, object_length: int) -> Content:
         async with self._hot:
-            content = await self._read_disk(block)
-            if content is not None:
-                return content
             self._misses += 1
             start = block.number * self._block_bytes
             length = self._length(block, object_length)

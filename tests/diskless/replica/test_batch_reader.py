@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diskless.fetch.read_memory import KEPT_FROM_BYTES
+from diskless.fetch.read_memory import KEPT_FROM_BYTES, ReadMemory
 from diskless.loop.long_work import SLICE_S
 from diskless.replica.batch_reader import ReadRequest, ReadResult
 from diskless.replica.batch_stamping import BATCHES_AT_ONCE, GATHERED_FROM_BYTES
@@ -665,6 +665,36 @@ async def test_memory_of_an_answer_is_not_read_into_while_the_answer_is_there(
     assert slow_reader == seen
     slow_reader.release()
     assert setting.memory.idle_bytes == 4 * KEPT_FROM_BYTES
+
+
+async def test_what_the_disk_tier_has_is_read_into_an_answer_and_stamped_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with in_place(tmp_path, block_bytes=1 << 20, disk_bytes=1 << 20) as setting:
+        sent = [batch(bytes([number]) * 9000) for number in range(20)]
+        key = await setting.put(*sent)
+        extent = extent_of(key, sent, base_offset=7)
+        first = await setting.read(extent)
+        await until(lambda: setting.cache.statistics().disk_bytes == extent.length_bytes)
+        copied: list[int] = []
+        lend = setting.memory.lend
+
+        def lend_for_a_copy(_: ReadMemory, length_bytes: int) -> memoryview:
+            copied.append(length_bytes)
+            return lend(length_bytes)
+
+        # The disk tier has the method from before.
+        monkeypatch.setattr(ReadMemory, "lend", lend_for_a_copy)
+        (in_cache,) = (tmp_path / "cache").iterdir()
+        stored = in_cache.read_bytes()
+        for _ in range(2):
+            again = await setting.read(extent)
+            assert b"".join(again.records) == b"".join(first.records)
+            assert offsets_of(again)[0] == (7, 7)
+        assert setting.cache.statistics().disk_hits == 2
+        assert setting.store.bytes_read == extent.length_bytes
+        assert in_cache.read_bytes() == stored
+        assert copied == []
 
 
 # Old data
