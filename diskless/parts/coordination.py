@@ -116,7 +116,9 @@ async def open_coordination(
     def workers(coordinator: PartitionCoordinator) -> Sequence[Worker]:
         # Partitions run, and come to lead, when what follows them here is there.
         index = coordinator.coordinator_id
-        counting, all_workers = leader_workers(coordinator, base, storage, partitions, client)
+        counting, all_workers = leader_workers(
+            coordinator, base, storage, partitions, client, peers
+        )
         workers_at_work[index] = counting
         return [
             *all_workers,

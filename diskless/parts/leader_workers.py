@@ -4,7 +4,9 @@ from collections.abc import Collection, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from diskless.cluster.ended_brokers import EndedBrokers
 from diskless.parts.foundation import Foundation
+from diskless.parts.peers import Peers
 from diskless.parts.storage import Storage
 from diskless.topics.noted_facts import NotedFacts
 from metadata.clients.routed_client import RoutedClient
@@ -48,6 +50,7 @@ def leader_workers(
     storage: Storage,
     partitions: Sequence[MetadataPartition],
     client: RoutedClient,
+    peers: Peers,
 ) -> tuple[LeaderWorkers, Sequence[Worker]]:
     """Those that count, and all that run beside `coordinator`, which leads one of `partitions`."""
     config, clock, rng, store = base.config, base.clock, base.rng, storage.store
@@ -91,6 +94,14 @@ def leader_workers(
     ]
     if index == CATALOGUE:
         others += [coordinator.sessions, PlacementFixing(coordinator.pipeline, len(partitions))]
+        if (feeds := partition.feeds) is not None:
+            ended = EndedBrokers(
+                coordinator.replica.brokers,
+                fed=feeds.fed_brokers,
+                is_refused=peers.is_refused,
+                unregister=coordinator.unregister_brokers,
+            )
+            others.append(ended)
         # Else objects that no coordinator knows may be those of another cluster.
         if storage.start_problem is None:
             orphans = OrphanScan(

@@ -12,6 +12,7 @@ broker goes on with those it knows.
 import asyncio
 import functools
 import random
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Final
@@ -31,6 +32,8 @@ from metadata.clients.wire_client import Connect, WireClient, connect_tcp, conne
 from metadata.operations import Leader, RegisteredBroker
 from metadata.workers.periodic import repeat
 from wal.errors import CorruptObject, DisklessError
+
+_KNOCK_S: Final = 0.5
 
 log = structlog.get_logger(__name__)
 
@@ -66,6 +69,29 @@ class Peers:
                     _, host, port = there[name]
                     return PeerAddress(host, port, name)
         return PeerAddress(leader.host, leader.port, next(iter(self._listeners)))
+
+    async def is_refused(self, broker: RegisteredBroker) -> bool:
+        """Whether nobody listens any more where this broker reached another one."""
+        address = self.address_of(
+            Leader(0, broker.broker_id, broker.host, broker.port, broker.incarnation)
+        )
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(_KNOCK_S):
+                hosts = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+                # A name may have several addresses, of which a broker has but one.
+                for _, _, _, _, (host, *_) in hosts:
+                    try:
+                        transport, _ = await loop.create_connection(
+                            asyncio.Protocol, str(host), address.port
+                        )
+                    except ConnectionRefusedError:
+                        continue
+                    transport.close()
+                    return False
+        except (OSError, TimeoutError):
+            return False
+        return True
 
     def connect(self, address: PeerAddress) -> WireClient:
         listener = self._listeners[address.listener]
