@@ -8,7 +8,8 @@ Each step makes a part (`diskless.parts`) of those that are there already. Healt
 answered first and last (`diskless.broker_http`).
 Start: the metadata log and SQLite first, then the chunks that an earlier process left (they are
 uploaded and committed again, under their old keys, before anything new), then the listener. Stop is
-the reverse: no new connections, answer what is under way, seal and upload what is queued, close.
+the reverse, but that others lead first what is led here: no new connections, answer what is under
+way, seal and upload what is queued, close.
 
 Every long-running part is a task of one group: if one dies, the broker stops with its error, and a
 restart recovers. Nothing is served half-alive.

@@ -91,6 +91,11 @@ class Coordination:
     """Brokers log in to each other by these. None where they do not, or where one is alone."""
 
 
+async def hand_over(partitions: Sequence[MetadataPartition]) -> None:
+    """Let other brokers lead what is led here, as far as there are any, before this one stops."""
+    await asyncio.gather(*(partition.hand_over() for partition in partitions))
+
+
 async def open_coordination(
     stack: AsyncExitStack, tasks: asyncio.TaskGroup, base: Foundation, storage: Storage
 ) -> Coordination:

@@ -35,7 +35,7 @@ from diskless.listeners.endpoints import format_endpoints
 from diskless.listeners.exposure import is_loopback
 from diskless.listeners.listener_settings import ADVERTISED_LISTENERS
 from diskless.parts.background import run_until_stop
-from diskless.parts.coordination import Coordination
+from diskless.parts.coordination import Coordination, hand_over
 from diskless.parts.foundation import Foundation
 from diskless.parts.logins import login_rules, set_first_users
 from diskless.parts.read_path import ReadPath
@@ -112,6 +112,8 @@ async def serve(
             session_timeout_ms=base.config.coordinator.session_timeout_ms,
             registered=lambda: coordination.partitions[CATALOGUE].replica.brokers(),
         )
+        # While it still answers: what the others ask of a leader waits for the next one otherwise.
+        stack.push_async_callback(hand_over, coordination.partitions)
         stack.push_async_callback(membership.leave)
         run_until_stop(stack, tasks, membership.run(), "membership")
     return server

@@ -12,6 +12,7 @@ what it cannot see.
 import asyncio
 import itertools
 import logging
+import math
 import random
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -27,6 +28,9 @@ from wal.errors import Retriable
 LOOKS_PER_REFRESH: Final = 20
 """A follower only looks whether the next entry is there. Now and then it lists the log: what it
 waits for may have come and been pruned while the store could not be reached."""
+
+SUCCESSOR_LOOK_S: Final = 0.05
+"""A broker that was named stands at once; what was asked meanwhile waits until it is known here."""
 
 _PAUSE_MIN_S: Final = 0.01
 
@@ -84,7 +88,7 @@ class Following:
         looks = itertools.count()
         was_fed = False
         while True:
-            pause_s = self._interval_s
+            wait_s = math.inf
             polled = NOT_FED if self._feed is None else await self._feed.poll()
             if polled.is_fed or was_fed:
                 # Also when it has just closed: a leader that lives has to notice that.
@@ -99,14 +103,19 @@ class Following:
                     wait_s = self._wait_s()
                     if not wait_s:
                         return
-                    pause_s = min(pause_s, max(wait_s, _PAUSE_MIN_S))
             except Retriable as error:
                 self._cannot_read(error)
             else:
                 if current_leader(self._replica) is not None:
                     self._is_led()
             if not polled.is_fed or polled.is_early:
-                await self._sleep(pause_s)
+                await self._sleep(min(self._pause_s(), max(wait_s, _PAUSE_MIN_S)))
+
+    def _pause_s(self) -> float:
+        """Until the next look at the store, where nobody feeds this process."""
+        if self._standing.is_successor_due(self._clock.monotonic(), self._replica.leader):
+            return min(self._interval_s, SUCCESSOR_LOOK_S)
+        return self._interval_s
 
     async def _look(self, polled: Polled, looks: Iterator[int]) -> None:
         """Look at the store for what comes next, unless the leader says it.

@@ -162,6 +162,26 @@ class MetadataPartition:
         """Return when somebody leads: this process, with everything applied, or another."""
         await self._ready.wait()
 
+    async def hand_over(self) -> None:
+        """Resign to the broker that should lead when this one has gone, and follow from then on.
+
+        For a process that is about to stop and serves on meanwhile: nobody waits until it has
+        ended. Nothing happens where this process does not lead, or nobody else may. A resignation
+        that does not get through leaves this process leading, until it is closed.
+        """
+        coordinator, candidate = self.coordinator, self._candidate()
+        successor_id = self._successor_id(candidate.broker_id)
+        if coordinator is None or successor_id == NO_BROKER:
+            return
+        record = self._leader_change(NO_BROKER, candidate, successor_id=successor_id)
+        try:
+            async with asyncio.timeout(_RESIGN_TIMEOUT_S):
+                await coordinator.pipeline.end_with(record)
+        except (Retriable, CommitOutcomeUnknown, TimeoutError) as error:
+            _logger.warning("metadata partition %d: not handed over: %s", self.index, error)
+        # It may have stopped to decide, whatever became of the record.
+        await coordinator.stop()
+
     async def __aenter__(self) -> Self:
         """Bring the replica to the end of the log. Raises: CorruptLog, CorruptState."""
         try:

@@ -54,6 +54,15 @@ class Standing:
         """The leader was heard of, or has just stopped to feed this process."""
         self._heard_at = now
 
+    def is_successor_due(self, now: float, last: Leader | None) -> bool:
+        """Whether the leader resigned a moment ago, to a broker that stands now."""
+        return (
+            last is not None
+            and last.broker_id == NO_BROKER
+            and last.successor_id != NO_BROKER
+            and now - self._heard_at < SUCCESSOR_COMES_S
+        )
+
     def wait_s(
         self,
         now: float,

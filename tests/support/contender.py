@@ -91,6 +91,8 @@ class Contender:
         self._may_run = asyncio.Event()
         self._may_run.set()
         self.is_dead = False
+        self.pauses_s: list[float] = []
+        """All that it wanted to sleep."""
         self.candidate = Candidate(
             broker_id=broker_id,
             host=f"broker-{broker_id}",
@@ -117,7 +119,8 @@ class Contender:
     def replica(self) -> Replica:
         return self.partition.replica
 
-    async def _sleep(self, _: float) -> None:
+    async def _sleep(self, delay_s: float) -> None:
+        self.pauses_s.append(delay_s)
         await asyncio.sleep(_TICK_S)
         await self._may_run.wait()
 

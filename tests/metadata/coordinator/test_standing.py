@@ -67,6 +67,25 @@ def test_another_one_than_the_named_successor_gives_it_time() -> None:
     assert wait_s(SUCCESSOR_COMES_S, last=named) == 0
 
 
+@pytest.mark.parametrize(
+    ("last", "is_due"),
+    [
+        (None, False),
+        (LEADER, False),
+        (RESIGNED._replace(successor_id=NO_BROKER), False),
+        (RESIGNED._replace(successor_id=3), True),
+    ],
+    ids=["no leader", "a leader", "resigned to nobody", "resigned to another"],
+)
+def test_a_named_successor_is_due_for_as_long_as_it_is_waited_for(
+    last: Leader | None, is_due: bool
+) -> None:
+    standing = Standing(rng=random.Random(1), lease_ms=1000)
+    standing.heard(100.0)
+    assert standing.is_successor_due(100.0 + SUCCESSOR_COMES_S - 0.1, last) == is_due
+    assert not standing.is_successor_due(100.0 + SUCCESSOR_COMES_S, last)
+
+
 @pytest.mark.parametrize("is_registered", [True, False])
 def test_who_is_not_known_yet_waits_until_the_leader_can_know_it(is_registered: bool) -> None:
     last = LEADER._replace(broker_id=2) if is_registered else LEADER

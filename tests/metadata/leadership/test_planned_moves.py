@@ -8,7 +8,9 @@ from uuid import UUID
 
 import pytest
 
+from metadata.coordinator.following import SUCCESSOR_LOOK_S
 from metadata.leadership.ranks import Ranks
+from metadata.metadata_settings import CoordinatorSettings
 from metadata.operations import CreateTopic, ListOffsets, RegisteredBroker
 from metadata.records.control import NO_BROKER, LeaderChangeRecord
 from metadata.records.records import decode_record
@@ -21,6 +23,7 @@ from wal.stores.memory_store import MemoryStore
 
 MOVE_S = MOVE_INTERVAL_MS / 1000
 IDS = (1, 2, 3)
+FOLLOW_MS = 500
 
 
 class Brokers:
@@ -47,6 +50,7 @@ class Brokers:
             clock=self.clock,
             broker_id=broker_id,
             registered=lambda: self.registered,
+            settings=CoordinatorSettings(state_readers=1, follow_interval_ms=FOLLOW_MS),
         )
         return await self._stack.enter_async_context(contender)
 
@@ -137,13 +141,62 @@ async def test_a_successor_that_is_not_there_is_waited_for_for_two_seconds(
     await brokers.pass_time(MOVE_S, wrong)
     await until(lambda: wrong.partition.coordinator is None, "it resigned")
     looks = len(other.steps.made)
+    assert max(other.pauses_s) == FOLLOW_MS / 1000
+    other.pauses_s.clear()
     await until(lambda: len(other.steps.made) > looks + 20, "the other one looks on")
+    assert max(other.pauses_s[1:]) <= SUCCESSOR_LOOK_S, "it may come any moment"
     assert other.partition.leader is other.partition.coordinator is None
     brokers.clock.advance(2.5)
     await until(
         lambda: any(one.partition.coordinator is not None for one in (wrong, other)),
         "one of those that are there leads",
     )
+
+
+async def test_who_is_going_to_stop_hands_over_and_follows(brokers: Brokers) -> None:
+    right = await brokers.start(brokers.right)
+    await (await right.leading()).create_topics([CreateTopic(name="t", partition_count=1)])
+    others = [await brokers.start(brokers.third), await brokers.start(brokers.second)]
+    for other in others:
+        await other.following(right)
+    await right.partition.hand_over()
+    successor = others[1]
+    await (await successor.leading()).create_topics([CreateTopic(name="u", partition_count=1)])
+    await right.following(successor)
+    assert set(right.replica.topics()) == {"t", "u"}
+    assert await leader_changes(right) == [
+        (brokers.right, NO_BROKER),
+        (NO_BROKER, brokers.second),
+        (brokers.second, NO_BROKER),
+    ]
+    await right.partition.hand_over()
+    assert not right.task.done(), "who follows has nothing to hand over"
+
+
+async def test_who_has_nobody_to_hand_over_to_leads_on(brokers: Brokers) -> None:
+    assert brokers.right is not None
+    brokers.registered = {brokers.right: brokers.registered[brokers.right]}
+    right = await brokers.start(brokers.right)
+    coordinator = await right.leading()
+    await right.partition.hand_over()
+    await coordinator.create_topics([CreateTopic(name="t", partition_count=1)])
+    assert await leader_changes(right) == [(brokers.right, NO_BROKER)]
+
+
+async def test_a_broker_whose_resignation_does_not_get_through_leads_on(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = await brokers.start(brokers.right)
+    coordinator = await right.leading()
+
+    async def refuse(_: LeaderChangeRecord) -> None:
+        raise CommitFailed("the store is away")
+
+    monkeypatch.setattr(coordinator.pipeline, "end_with", refuse)
+    await right.partition.hand_over()
+    await until(lambda: right.partition.coordinator not in (None, coordinator), "it leads again")
+    again = await right.leading()
+    await again.create_topics([CreateTopic(name="t", partition_count=1)])
 
 
 async def test_what_was_asked_before_a_resignation_is_answered(tmp_path: Path) -> None:
