@@ -1,4 +1,4 @@
-"""Group `failover`: how long clients wait when a leader of metadata partitions dies or is stopped.
+"""Group `failover`: how long clients wait when a broker dies, is stopped, or hands over and ends.
 
 Three brokers, four metadata partitions, a store as slow as S3 (`bench.s3_bed`), stock librdkafka
 with its defaults. In each round the broker that leads most is killed, or stopped, while nothing
@@ -22,10 +22,11 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 
 from bench import load
 from bench.broker import BenchBroker, fresh_directory
@@ -38,13 +39,23 @@ PARTITIONS: Final = 8
 GROUPS: Final = 8
 KILLS: Final = 10
 STOPS: Final = 3
+MOVES: Final = 5
+GATEWAY_KILLS: Final = 5
 DEADLINE_S: Final = 60.0
 _ATTEMPT_S: Final = 1.0
+_RECORD_EVERY_S: Final = 0.02
 _LEADING: Final = re.compile(r"^diskless_metadata_leading\{.*\} 1(\.0)?$", re.MULTILINE)
 
 
-def run_failover(report: Report, *, kills: int = KILLS, stops: int = STOPS) -> None:
-    """Both figures, on one cluster."""
+def run_failover(
+    report: Report,
+    *,
+    kills: int = KILLS,
+    stops: int = STOPS,
+    moves: int = MOVES,
+    gateway_kills: int = GATEWAY_KILLS,
+) -> None:
+    """All figures, on one cluster."""
     with s3_bed() as bed, fresh_directory() as directory, ExitStack() as stack:
         cluster = Cluster(bed, directory, stack)
         report.step(f"failover: {kills} leaders killed, {stops} stopped")
@@ -64,34 +75,57 @@ def run_failover(report: Report, *, kills: int = KILLS, stops: int = STOPS) -> N
             bound="≤ 6",
             note=_note(rounds),
         )
+        report.step(f"failover: {moves} brokers that end and come back")
+        rounds = [cluster.move() for _ in range(moves)]
+        report.add_runs(
+            "planned_move_s",
+            [max(one.values()) for one in rounds],
+            "s",
+            bound="≤ 1",
+            note=_note(rounds),
+        )
+        report.step(f"failover: {gateway_kills} gateways killed that lead nothing")
+        cluster.start_gateway()
+        rounds = [cluster.kill_gateway() for _ in range(gateway_kills)]
+        report.add_runs(
+            "gateway_kill_s",
+            [max(one.values()) for one in rounds],
+            "s",
+            bound="≤ 3",
+            note=_note(rounds),
+        )
 
 
 def _note(rounds: Sequence[Mapping[str, float]]) -> str:
     medians = {kind: sorted(one[kind] for one in rounds)[len(rounds) // 2] for kind in rounds[0]}
-    return "medians: " + ", ".join(f"{kind} {value:.1f}" for kind, value in medians.items())
+    return "medians: " + ", ".join(f"{kind} {value:.2f}" for kind, value in medians.items())
 
 
 class Cluster:
     """Brokers of one bucket prefix, and clients that have used them."""
 
     def __init__(self, bed: S3Bed, directory: Path, stack: ExitStack) -> None:
+        self._bed = bed
+        self._directory = directory
         self._stack = stack
-        self._brokers = [
-            stack.enter_context(
-                bed.broker(
-                    directory / f"{node_id}" / "data",
-                    f"failover-{os.getpid()}",
-                    {
-                        "node.id": node_id,
-                        "diskless.metadata.log": "object",
-                        "diskless.metadata.topic.num.partitions": METADATA_PARTITIONS,
-                        "diskless.metadata.leader.rebalance.interval.ms": 1_000,
-                    },
-                )
-            )
-            for node_id in range(1, BROKERS + 1)
-        ]
+        self._brokers = [self._start(node_id) for node_id in range(1, BROKERS + 1)]
+        self._gateway: BenchBroker | None = None
         load.create_topic(self._brokers[0].bootstrap, load.TOPIC, PARTITIONS)
+
+    def _start(self, node_id: int, *, may_lead: bool = True) -> BenchBroker:
+        return self._stack.enter_context(
+            self._bed.broker(
+                self._directory / f"{node_id}" / "data",
+                f"failover-{os.getpid()}",
+                {
+                    "node.id": node_id,
+                    "diskless.metadata.log": "object",
+                    "diskless.metadata.topic.num.partitions": METADATA_PARTITIONS,
+                    "diskless.metadata.leader.rebalance.interval.ms": 1_000,
+                    "diskless.coordinator.candidate": str(may_lead).lower(),
+                },
+            )
+        )
 
     def kill(self) -> Mapping[str, float]:
         """Kill the broker that leads most; seconds by kind of request. It runs again after."""
@@ -116,6 +150,49 @@ class Cluster:
                 return clients.first_answers(began)
             finally:
                 os.kill(victim.pid, signal.SIGCONT)
+
+    def move(self) -> Mapping[str, float]:
+        """End the broker that leads most and start it again; the longest waits of records.
+
+        `away`: until others lead what it led. `back`: until each broker leads something again.
+        """
+        moved = self._settled()
+        waits = {}
+        with SteadyProducer(self._bootstrap()) as producer:
+            moved.stop()
+            waits["away"] = producer.longest_wait_s()
+            moved.start()
+            self._settled()
+            waits["back"] = producer.longest_wait_s()
+        return waits
+
+    def start_gateway(self) -> None:
+        """A broker more, which leads nothing."""
+        self._gateway = self._start(BROKERS + 1, may_lead=False)
+
+    def kill_gateway(self) -> Mapping[str, float]:
+        """Kill it when clients are sent to it; seconds by kind of request. It runs again after."""
+        gateway = self._gateway
+        assert gateway is not None
+        self._settled()
+        with ExitStack() as stack:
+            clients = self._clients_of(gateway, stack)
+            began = time.monotonic()
+            gateway.kill()
+            waits = clients.first_answers(began)
+        gateway.start()
+        return waits
+
+    def _clients_of(self, gateway: BenchBroker, stack: ExitStack) -> "Clients":
+        """Clients of all brokers, some of which write through `gateway`."""
+        port = int(gateway.bootstrap.rpartition(":")[2])
+        deadline = time.monotonic() + DEADLINE_S
+        while time.monotonic() < deadline:
+            clients = Clients(self._bootstrap(), stack)
+            if port in clients.ports:
+                return clients
+            time.sleep(0.2)
+        raise RuntimeError(f"no client is sent to the gateway within {DEADLINE_S} s")
 
     def _bootstrap(self) -> str:
         return ",".join(one.bootstrap for one in self._brokers)
@@ -150,6 +227,8 @@ class Clients:
             index: metadata.brokers[one.leader].port
             for index, one in metadata.topics[load.TOPIC].partitions.items()
         }
+        self.ports: Final = frozenset(led_by.values())
+        """Of the brokers that the producer is sent to."""
         self._partitions = [index for index, port in led_by.items() if port != avoided]
         self.first_answers(time.monotonic())
 
@@ -220,6 +299,56 @@ class Clients:
             yield consumer
         finally:
             consumer.close()
+
+
+class SteadyProducer:
+    """Writes to every partition all the time it is entered, and times acknowledgements."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._round = 0
+        self._acknowledged = dict.fromkeys(range(PARTITIONS), -1)
+        """The last round of records, by partition."""
+        self._longest_s = 0.0
+        self._failed: list[object] = []
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self.longest_wait_s()  # connections are made, and the producer id is there
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._producer.flush(DEADLINE_S)
+
+    def longest_wait_s(self) -> float:
+        """The longest wait since this was asked last, of all that was written by now."""
+        written = self._round
+        deadline = time.monotonic() + DEADLINE_S
+        while min(self._acknowledged.values()) < written:
+            if self._failed or time.monotonic() > deadline:
+                raise RuntimeError(f"not all records are acknowledged: {self._failed}")
+            time.sleep(_RECORD_EVERY_S)
+        longest, self._longest_s = self._longest_s, 0.0
+        return longest
+
+    def _run(self) -> None:
+        while not self._stop.wait(_RECORD_EVERY_S):
+            self._round += 1
+            for index in self._acknowledged:
+                report = partial(self._delivered, self._round, time.monotonic())
+                self._producer.produce(load.TOPIC, b"v", partition=index, on_delivery=report)
+            self._producer.poll(0)
+
+    def _delivered(self, number: int, sent_at: float, error: object, message: Message) -> None:
+        if error is not None:
+            self._failed.append(error)
+            return
+        self._acknowledged[message.partition() or 0] = number
+        self._longest_s = max(self._longest_s, time.monotonic() - sent_at)
 
 
 def _retried(name: str, began: float, waits: dict[str, float], ask: Callable[[], None]) -> None:
