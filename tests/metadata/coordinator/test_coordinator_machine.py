@@ -30,6 +30,7 @@ from hypothesis.stateful import rule
 from metadata.operations import CommitFile, ListOffsets
 from tests.support.contender import until
 from tests.support.coordinator_machine import CoordinatorMachine, batches, fates, numbers
+from tests.support.coordinator_model import outcomes_of
 from tests.support.coordinator_worlds import LocalWorld, RivalWorld, StateFate
 from tests.support.profiles import examples
 from tests.support.stepped_store import Fate
@@ -189,8 +190,7 @@ class RivalMachine(CoordinatorMachine):
 
         gate = asyncio.Event()
         committing = self.run(pause())
-        if is_landed:
-            self.model.commit(request, now_ms=sent_ms, wall_ms=sent_ms)
+        landed = is_landed and self.model.commit(request, now_ms=sent_ms, wall_ms=sent_ms)
         self.everything_is_as_the_model_has_it()
         assert self.is_committed(request) == is_landed
         if prunes:
@@ -210,12 +210,16 @@ class RivalMachine(CoordinatorMachine):
                 await asyncio.wait([committing, reading])
 
         self.run(go_on())
-        errors = reading.exception(), committing.exception()
+        failures = reading.exception(), committing.exception()
         if wakes:
-            assert isinstance(errors[0], (NotCoordinator, CommitOutcomeUnknown))
-            # It may say that the commit did not happen only if it did not.
-            allowed = CommitOutcomeUnknown if is_landed else (NotCoordinator, CommitOutcomeUnknown)
-            assert isinstance(errors[1], allowed)
+            assert isinstance(failures[0], (NotCoordinator, CommitOutcomeUnknown))
+            # What is in the log since it led happened, whether the store or a read answers first.
+            if is_landed and failures[1] is None:
+                assert outcomes_of(committing.result()) == landed
+            else:
+                unknown = CommitOutcomeUnknown
+                allowed = unknown if is_landed else (NotCoordinator, unknown)
+                assert isinstance(failures[1], allowed)
         for work in (
             coordinator.commit_file(request),
             coordinator.list_offsets([ListOffsets(name, -1)]),
