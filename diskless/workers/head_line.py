@@ -64,14 +64,12 @@ class HeadLine:
         end: socket.socket,
         *,
         metadata_partitions: int,
-        workers: int,
         page: Callable[[], Awaitable[bytes]],
         ended: Callable[[int], object] = os._exit,
     ) -> None:
         """`page` renders the metrics; `ended` is called when the head is gone."""
         self._page = page
         self._ended = ended
-        self._workers = workers
         self.stopping: Final = asyncio.Event()
         """The head wants this worker to end."""
         self.told: Final = asyncio.Event()
@@ -135,13 +133,7 @@ class HeadLine:
         elif kind == messages.TOPICS:
             known.take_topics(TopicNews.decode(bytes(content)))
         elif kind == messages.QUOTAS:
-            quotas = decode_quotas(bytes(content))
-            known.take_quotas(
-                {
-                    entity: {key: value / self._workers for key, value in values.items()}
-                    for entity, values in quotas.items()
-                }
-            )
+            known.take_quotas(decode_quotas(bytes(content)))
         elif kind == messages.CLUSTER:
             known.take_cluster(ClusterNews.decode(bytes(content)))
         elif kind == messages.SYNCED:

@@ -93,7 +93,6 @@ async def _live(
             line = HeadLine(
                 line_end,
                 metadata_partitions=config.coordinator.metadata_partitions,
-                workers=facts.count,
                 page=page,
             )
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, line.stopping.set)

@@ -161,7 +161,8 @@ async def test_a_quota_is_one_however_many_workers_its_client_reaches(
         part = bytes(int(15 * QUOTA / len(clients)))
         waits: Sequence[float] = [(await produce(client, "limited", part))[1] for client in clients]
         await clients[-1].close()
-        assert waits[0] == 0
+        # What fits is nobody's half.
+        assert waits[:3] == [0, 0, 0]
         assert max(waits) > 2, waits
         remove = {"key": "producer_byte_rate", "value": 0.0, "remove": True}
         async with connections(broker, 1) as (other,):
