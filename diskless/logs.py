@@ -62,10 +62,13 @@ class Pace:
         self._next_at: float | None = None
         self._suppressed = 0
 
-    def take_turn(self, now: float) -> int | None:
-        """Returns how many lines before this were left out; None when this one is too."""
+    def take_turn(self, now: float, stands_for: int = 1) -> int | None:
+        """Returns how many lines before this were left out; None when this one is too.
+
+        A line that `stands_for` several is left out as so many.
+        """
         if self._next_at is not None and now < self._next_at:
-            self._suppressed += 1
+            self._suppressed += stands_for
             return None
         suppressed, self._suppressed = self._suppressed, 0
         self._next_at = now + _PACE_INTERVAL_S

@@ -8,7 +8,7 @@ Each note is a mapping with these keys, always all of them:
     host        the client's address
     listener    the name of the listener that it came through
     client_id   as the client gave it
-    connection  a number that is the connection's own while the broker runs
+    connection  a number that is the connection's own while the broker runs, in all its processes
     request     the correlation id of the request; 0 where there is none
     mechanism   of a log-in, as SCRAM-SHA-512; TLS: by certificate; else empty
     operation   changed: the API, as CreateTopics; refused: what was asked for, as WRITE;
@@ -23,6 +23,9 @@ between. So are log-ins, by principal, address and mechanism, and their ends; an
 committed by who is no member of the group. What is only left out of an answer, as topics from the
 list of all, is not a refusal. Names that one request asks about beyond `NAMES_MAX` are one note
 together.
+
+Where a broker is several processes, each notes what it does itself; one of them writes, and gets
+the notes of the others (`forwarded`).
 
 Nothing here waits or fails: where a note goes is a sink's business (`audit_sinks`). What is counted
 (`refusals`) is counted always.
@@ -43,6 +46,8 @@ NAMES_MAX: Final = 20
 PACES_MAX: Final = 10_000
 """Principals and resources whose refusals are counted between two notes; the oldest are forgotten
 first, so one of them is noted more often then."""
+
+_USER: Final = "User:"
 
 Note = Mapping[str, str | int]
 Sink = Callable[[Note], None]
@@ -159,10 +164,32 @@ class AuditLog:
         """Somebody at this machine has made the metadata of a cluster anew."""
         self._note("changed", ClientInfo(0, "", "", user), "Rebuild", f"cluster:{cluster}", "ok", 1)
 
+    def forwarded(self, note: Note) -> None:
+        """Another process of the broker has noted it; what it noted too often is left out here.
+
+        Pace and words are those of a note of this process, so that who is refused by several is
+        noted as who is refused by one.
+        """
+        event, user = str(note["event"]), str(note["principal"]).removeprefix(_USER)
+        if event == "changed":
+            self._sink(note)
+            return
+        about = str(note["resource"])
+        if event != "refused":
+            about = _about_session(
+                str(note["operation"]),
+                str(note["result"]),
+                str(note["mechanism"]),
+                str(note["host"]),
+            )
+        count = self._turn((event, user, about), int(note["count"]))
+        if count:
+            self._sink({**note, "count": count})
+
     def _session(
         self, event: str, client: ClientInfo, operation: str, result: str, mechanism: str
     ) -> None:
-        about = f"{operation} {result} {mechanism} {client.host}"
+        about = _about_session(operation, result, mechanism, client.host)
         count = self._turn((event, client.user, about), 1)
         if count:
             self._note(event, client, operation, "", result, count, mechanism)
@@ -181,7 +208,7 @@ class AuditLog:
             if len(self._paces) >= PACES_MAX:
                 del self._paces[next(iter(self._paces))]
             pace = self._paces[key] = Pace()
-        left_out = pace.take_turn(self._clock.monotonic())
+        left_out = pace.take_turn(self._clock.monotonic(), count)
         return 0 if left_out is None else left_out + count
 
     def _note(
@@ -199,7 +226,7 @@ class AuditLog:
             {
                 "time": now.isoformat(timespec="milliseconds"),
                 "event": event,
-                "principal": f"User:{client.user}",
+                "principal": f"{_USER}{client.user}",
                 "host": client.host,
                 "listener": client.listener,
                 "client_id": client.client_id,
@@ -212,6 +239,11 @@ class AuditLog:
                 "count": count,
             }
         )
+
+
+def _about_session(operation: str, result: str, mechanism: str, host: str) -> str:
+    """What log-ins have in common that are noted together."""
+    return f"{operation} {result} {mechanism} {host}"
 
 
 def resource_text(resource_type: ResourceType, name: str) -> str:

@@ -279,3 +279,34 @@ async def test_refusals_are_noted_and_what_is_left_out_of_a_list_is_not() -> Non
         ("refused", "DESCRIBE", "cluster", 1),
     ]
     assert sum(noted.log.refusals.values()) == 3
+
+
+def test_what_is_left_out_is_counted_by_what_it_stands_for() -> None:
+    noted = Noted()
+    many = [f"t{number}" for number in range(audit_log.NAMES_MAX + 30)]
+    for _ in range(2):
+        noted.log.refused(CLIENT, READ, TOPIC, many)
+    noted.clock.advance(1.0)
+    noted.log.refused(CLIENT, READ, TOPIC, many)
+    others = [count for _, _, resource, count in noted.said() if resource == "topic: others"]
+    assert others == [30, 60]
+
+
+def test_notes_of_another_process_have_one_pace_with_those_of_this_one() -> None:
+    here, there = Noted(), Noted()
+    here.log.refused(CLIENT, READ, TOPIC, ["a"])
+    there.log.refused(CLIENT, READ, TOPIC, ["a"])
+    there.log.logged_in(CLIENT, "PLAIN", is_again=False)
+    there.log.changed(CLIENT, "CreateTopics", "topic:a")
+    for note in there.notes:
+        here.log.forwarded(note)
+    assert here.said() == [
+        ("refused", "READ", "topic:a", 1),
+        ("login", "login", "", 1),
+        ("changed", "CreateTopics", "topic:a", 1),
+    ]
+    here.log.logged_in(CLIENT, "PLAIN", is_again=False)
+    here.clock.advance(1.0)
+    here.log.refused(CLIENT, READ, TOPIC, ["a"])
+    here.log.logged_in(CLIENT, "PLAIN", is_again=False)
+    assert here.said()[3:] == [("refused", "READ", "topic:a", 2), ("login", "login", "", 2)]
