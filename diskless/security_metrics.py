@@ -1,14 +1,39 @@
 """Lists the metrics that say whether clients are who they say, and do what they may."""
 
 from collections.abc import Sequence
+from typing import Protocol
 
-from diskless.listeners.tls_keys import TlsKeys
+from diskless.audit.audit_log import AuditLog
+from diskless.listeners.tls_keys import KeyWatch, TlsKeys
 from diskless.metrics import MetricsOf, MetricSource, Samples
-from diskless.parts.broker_parts import BrokerParts
+from diskless.parts.tokens import Tokens
 
 
-def security_metrics(parts: BrokerParts) -> Sequence[MetricSource]:
-    """Those of keys, rights and the audit log; a part of `broker_metrics`."""
+class _AuditSink(Protocol):
+    @property
+    def left_out(self) -> int: ...
+
+
+class _Base(Protocol):
+    @property
+    def tls(self) -> KeyWatch: ...
+    @property
+    def audit(self) -> AuditLog: ...
+    @property
+    def audit_sink(self) -> _AuditSink: ...
+
+
+class SecuredParts(Protocol):
+    """What asks clients who they are, in any process of a broker."""
+
+    @property
+    def base(self) -> _Base: ...
+    @property
+    def tokens(self) -> Tokens: ...
+
+
+def security_metrics(parts: SecuredParts) -> Sequence[MetricSource]:
+    """Those of keys, rights and the audit log."""
     broker = MetricsOf(lambda: parts)
     tls = MetricsOf(lambda: parts.base.tls.keys)
     return [

@@ -31,7 +31,6 @@ from diskless.listeners.endpoints import shown_address
 from diskless.logs import configure_logs
 from diskless.parts.broker_parts import BrokerParts
 from diskless.tls_memory import available_memory, fit_tls_memory
-from diskless.workers.head_parts import check_workers
 from diskless.workers.spawner import Birth, Spawner
 from diskless.workers.worker import live
 from wal.clock import SystemClock
@@ -127,12 +126,9 @@ class _Process:
 
 
 def _with_workers(config: Config) -> Config:
-    """Returns `config` with the number of workers there are. Raises InvalidSettings."""
+    """Returns `config` with the number of workers there are."""
     workers = config.broker.workers or os.cpu_count() or 1
-    config = replace(config, broker=replace(config.broker, workers=workers))
-    if workers > 1:
-        check_workers(config)
-    return config
+    return replace(config, broker=replace(config.broker, workers=workers))
 
 
 def _spawner(config: Config) -> Spawner | None:

@@ -105,6 +105,9 @@ class _Alone:
         return 0
 
 
+ALONE: Final = _Alone()
+
+
 class ConnectionLimits:
     """Counts the connections of one server. Times are of a monotonic clock."""
 
@@ -121,7 +124,7 @@ class ConnectionLimits:
         quota: Callable[[str], float] = lambda address: 0.0,
         changed: Callable[[int], None] = lambda connections: None,
         elsewhere: Callable[[], int] = lambda: 0,
-        others: OtherCounts | None = None,
+        others: OtherCounts = ALONE,
     ) -> None:
         """`quota` counts a connection of an address, and says until when it is not read from.
 
@@ -137,7 +140,7 @@ class ConnectionLimits:
         self._quota = quota
         self._changed = changed
         self._elsewhere = elsewhere
-        self._others = others or _Alone()
+        self._others = others
         self._pace = _Pace(creations_per_s, now)
         self._paces = {
             name: _Pace(limits.creations_per_s, now) for name, limits in listeners.items()

@@ -5,6 +5,9 @@ whoever does not log in keeps nobody else out. Each is counted with PLACE_BYTES;
 larger is received only once its length is reserved of what all of them share. Who gets none is not
 read from until others are done, which takes them LOGIN_MAX_S at most (`diskless.sasl.login`).
 
+Where a broker is several processes, the numbers of connections hold for all of them together, and
+each has an even share of the memory: nobody would wake who waits for what another one gives back.
+
 Invariants: a place that began ends once, and gives back what it had reserved; whoever waits is
 woken when something was given back.
 """
@@ -12,6 +15,8 @@ woken when something was given back.
 from collections import Counter
 from collections.abc import Callable
 from typing import Final
+
+from diskless.listeners.connection_limits import ALONE, OtherCounts
 
 PLACE_BYTES: Final = 16 << 10
 SHARED_BYTES: Final = 64 << 20
@@ -21,15 +26,30 @@ SHARE_OF_CONNECTIONS: Final = 10
 """One in so many connections may be in the middle of its log-in."""
 CONNECTIONS_MIN: Final = 10
 
+_ALL, _ADDRESS = "log-ins", "log-ins of "
+"""What other processes count, too."""
+
 
 class PendingLogins:
     """Those of one server."""
 
-    def __init__(self, *, connections_max: int, per_ip_max: int) -> None:
-        """`connections_max`: of all connections, authenticated or not."""
+    def __init__(
+        self,
+        *,
+        connections_max: int,
+        per_ip_max: int,
+        others: OtherCounts = ALONE,
+        processes: int = 1,
+        token_max: int = 0,
+    ) -> None:
+        """`connections_max`: of all connections, authenticated or not; `others`: the counts of the
+        other processes, so many of which share the memory; each may hold `token_max` bytes.
+        """
         share = max(connections_max // SHARE_OF_CONNECTIONS, CONNECTIONS_MIN)
         self._places_max = min(share, SHARED_BYTES // 2 // PLACE_BYTES)
-        self._tokens_max = SHARED_BYTES - self._places_max * PLACE_BYTES
+        tokens_max = SHARED_BYTES - self._places_max * PLACE_BYTES
+        self._tokens_max = max(tokens_max // processes, token_max)
+        self._others = others
         self._per_ip_max = per_ip_max
         self._per_ip: Counter[str] = Counter()
         self._waiting: dict[Place, Callable[[], None]] = {}
@@ -40,9 +60,10 @@ class PendingLogins:
 
     def refusal(self, address: str) -> str | None:
         """The limit that keeps one more of `address` out."""
-        if self.places >= self._places_max:
+        elsewhere = self._others.elsewhere
+        if self.places + elsewhere(_ALL) >= self._places_max:
             return "unauthenticated connections"
-        if self._per_ip[address] >= self._per_ip_max:
+        if self._per_ip[address] + elsewhere(_ADDRESS + address) >= self._per_ip_max:
             return "max.connections.unauthenticated.per.ip"
         return None
 
@@ -50,7 +71,12 @@ class PendingLogins:
         """Count one in, whatever the limits are."""
         self.places += 1
         self._per_ip[address] += 1
+        self._count(address, 1)
         return Place(self, address)
+
+    def _count(self, address: str, amount: int) -> None:
+        self._others.add(_ALL, amount)
+        self._others.add(_ADDRESS + address, amount)
 
     def _reserve(self, place: "Place", more_bytes: int, go_on: Callable[[], None]) -> bool:
         if self.token_bytes + more_bytes > self._tokens_max:
@@ -62,6 +88,7 @@ class PendingLogins:
 
     def _ended(self, place: "Place", address: str, size_bytes: int) -> None:
         self.places -= 1
+        self._count(address, -1)
         self._per_ip[address] -= 1
         if not self._per_ip[address]:
             del self._per_ip[address]

@@ -13,7 +13,7 @@ read before in use. The log and `diskless_tls_reloads_total` say so, each time t
 
 import asyncio
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -132,6 +132,11 @@ class KeyWatch:
     def __init__(self, keys: Sequence[TlsKeys], *, sleep: Sleep = asyncio.sleep) -> None:
         self.keys: Final = keys
         self._sleep = sleep
+        self._listeners: list[Callable[[], None]] = []
+
+    def subscribe(self, listener: Callable[[], None]) -> None:
+        """Call `listener` whenever the files were looked at."""
+        self._listeners.append(listener)
 
     async def run(self) -> None:
         while True:
@@ -142,3 +147,5 @@ class KeyWatch:
         """Look at all files now; they may be on a slow disk."""
         for keys in self.keys:
             await asyncio.to_thread(keys.reload)
+        for listener in self._listeners:
+            listener()

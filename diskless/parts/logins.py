@@ -1,7 +1,8 @@
 """How clients log in on the listeners that ask for it, and the first user of a cluster.
 
 The rules of a log-in are made for each such listener of its own settings; users, the counting of
-failures and the threads that check passwords are shared by all of them. On the inter-broker
+failures and the threads that check passwords are shared by all of them. A worker makes the same
+rules, of users that its head tells it of, and has the head count failures. On the inter-broker
 listeners with SASL brokers of one bucket log in to each other (diskless/sasl/broker_login.py).
 
 The first user comes from the data directory (`diskless user add --data`) or from the configuration
@@ -16,19 +17,20 @@ import functools
 import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
-from prometheus_client import Counter
+from prometheus_client import CollectorRegistry, Counter
 
 from diskless.authorization import BROKER_USER
+from diskless.config import Config
 from diskless.listeners.listeners import Listener
 from diskless.logs import Pace
 from diskless.parts.foundation import Foundation
 from diskless.sasl.broker_login import UsersAndBrokers
 from diskless.sasl.broker_secrets import BROKERS_MECHANISM, BrokerSecrets
 from diskless.sasl.cluster_secret import local_secret
-from diskless.sasl.failure_delay import FailureDelay
+from diskless.sasl.failure_delay import Delays
 from diskless.sasl.login import LoginRules
 from diskless.sasl.mechanisms import Mechanism, ScramExchange
 from diskless.sasl.oauth.exchange import OAuthBearerExchange
@@ -39,8 +41,9 @@ from diskless.sasl.sasl_settings import ENABLED_MECHANISMS, SaslSettings
 from diskless.sasl.scram_users import ScramUsers
 from diskless.storage.first_users import read_first_users, remove_first_users, with_password
 from metadata.clients.routed_client import RoutedClient
-from metadata.operations import AlterScramCredential
+from metadata.operations import AlterScramCredential, ScramCredentials
 from metadata.scram.credentials import ScramMechanism
+from wal.clock import Clock
 from wal.errors import InvalidSettings, PolicyViolation
 from wal.worker_threads import WorkerThreads
 
@@ -52,34 +55,62 @@ OAUTHBEARER: Final = "OAUTHBEARER"
 log = structlog.get_logger(__name__)
 
 
-async def login_rules(
+class LoginGround(Protocol):
+    """What log-ins are made with, in a broker of one process or a worker."""
+
+    @property
+    def config(self) -> Config: ...
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def listeners(self) -> Sequence[Listener]: ...
+    @property
+    def registry(self) -> CollectorRegistry: ...
+    @property
+    def is_shared(self) -> bool: ...
+
+
+async def decoys_of(base: Foundation, secrets: BrokerSecrets | None) -> bytes:
+    """What unknown users' salts follow from; empty where nobody logs in.
+
+    `secrets` are those of the cluster; None: there is only this broker. Raises CorruptObject,
+    OSError.
+    """
+    if not any(listener.protocol.is_sasl for listener in base.listeners):
+        return b""
+    if secrets is not None:
+        return secrets.decoys
+    rng = random.SystemRandom()
+    return (await asyncio.to_thread(local_secret, base.data.path, base.clock, rng)).decoys
+
+
+def login_rules(
     stack: AsyncExitStack,
-    base: Foundation,
-    client: RoutedClient,
+    base: LoginGround,
+    known: Callable[[], ScramCredentials],
+    *,
+    decoys: bytes,
     secrets: BrokerSecrets | None,
     tokens: TokenCheck | None,
+    delay: Delays,
+    checks_max: int = PASSWORD_CHECKS_MAX,
 ) -> Mapping[str, LoginRules]:
     """By the name of the listener; `tokens`: where tokens are taken.
 
-    `secrets` are those of the cluster; None: there is only this broker. Raises InvalidSettings,
-    CorruptObject, OSError.
+    `known` gives the credentials of all users, another mapping after every change; `decoys` as
+    `decoys_of` has them; `secrets` are those of the cluster, or None. `delay` counts failures, and
+    no more than `checks_max` passwords are checked at once. Raises InvalidSettings.
     """
     listeners = [listener for listener in base.listeners if listener.protocol.is_sasl]
     if not listeners:
         return {}
     # Nonces are seen by everybody; those of a generator that has a state would give it away.
     rng = random.SystemRandom()
-    if secrets is not None:
-        decoys = secrets.decoys
-    else:
-        decoys = (await asyncio.to_thread(local_secret, base.data.path, base.clock, rng)).decoys
-    users = ScramUsers(client.scram_credentials, decoy_key=decoys)
+    users = ScramUsers(known, decoy_key=decoys)
     users_and_brokers = users
     if secrets is not None:
-        users_and_brokers = UsersAndBrokers(
-            client.scram_credentials, decoy_key=decoys, secrets=secrets
-        )
-    threads = WorkerThreads("password", PASSWORD_CHECKS_MAX)
+        users_and_brokers = UsersAndBrokers(known, decoy_key=decoys, secrets=secrets)
+    threads = WorkerThreads("password", checks_max)
     stack.push_async_callback(threads.close)
     check = PasswordCheck(users, run=threads.run, clock=base.clock, rng=rng)
     counted = Counter(
@@ -88,7 +119,6 @@ async def login_rules(
         ["mechanism", "result"],
         registry=base.registry,
     )
-    delay = FailureDelay(base.config.sasl.failure_delay_ms, base.clock)
 
     def served(listener: Listener) -> Mapping[str, Mechanism]:
         known = users_and_brokers if _is_between_brokers(listener, base) else users
@@ -118,8 +148,8 @@ def _rules(
     listener: Listener,
     settings: SaslSettings,
     served: Mapping[str, Mechanism],
-    base: Foundation,
-    delay: FailureDelay,
+    base: LoginGround,
+    delay: Delays,
     ended: Callable[[str, str], None],
 ) -> LoginRules:
     names = [name.strip().upper() for name in settings.mechanisms.split(",") if name.strip()]
@@ -161,7 +191,7 @@ def _by_token(tokens: TokenCheck) -> Mechanism:
     return functools.partial(OAuthBearerExchange, tokens.bearer)
 
 
-def _is_between_brokers(listener: Listener, base: Foundation) -> bool:
+def _is_between_brokers(listener: Listener, base: LoginGround) -> bool:
     """Whether brokers log in to each other on this listener."""
     return base.is_shared and listener.protocol.is_sasl and listener.inter_broker_rank is not None
 

@@ -21,6 +21,7 @@ from diskless.api import (
     token_apis,
     transaction_apis,
 )
+from diskless.audit.audit_log import UNNOTED
 from diskless.authorization import AllowEverything, Authorizer
 from diskless.cluster.cluster import (
     ConfiguredValues,
@@ -37,13 +38,14 @@ from diskless.listeners.listener_settings import ADVERTISED_LISTENERS
 from diskless.parts.background import run_until_stop
 from diskless.parts.coordination import Coordination, hand_over
 from diskless.parts.foundation import Foundation
-from diskless.parts.logins import login_rules, set_first_users
+from diskless.parts.logins import decoys_of, login_rules, set_first_users
 from diskless.parts.read_path import ReadPath
 from diskless.parts.storage import Storage
 from diskless.parts.tokens import Tokens
 from diskless.parts.write_path import WritePath
 from diskless.ports import AclAdmin, Cluster
 from diskless.request_metrics import RequestMetrics
+from diskless.sasl.failure_delay import FailureDelay
 from diskless.server.registry import ApiRegistry
 from diskless.server.server import KafkaServer
 from diskless.server.server_metrics import Unmeasured
@@ -79,6 +81,16 @@ async def serve(
     operations = await stack.enter_async_context(RunningOperations())
     await set_first_users(base, coordination.client)
     apis = _apis(base, storage, coordination, reads, operations, rights)
+    # Made in a head, too: what is wrong with them is said before there is a worker.
+    logins = login_rules(
+        stack,
+        base,
+        coordination.client.scram_credentials,
+        decoys=await decoys_of(base, coordination.secrets),
+        secrets=coordination.secrets,
+        tokens=tokens.check,
+        delay=FailureDelay(base.config.sasl.failure_delay_ms, base.clock),
+    )
     server = KafkaServer(
         base.listeners,
         apis=apis,
@@ -87,14 +99,13 @@ async def serve(
         clock=base.clock,
         metrics=RequestMetrics(base.registry) if workers is None else Unmeasured(),
         tls=base.config.tls,
-        logins=await login_rules(
-            stack, base, coordination.client, coordination.secrets, tokens.check
-        ),
+        logins=logins if workers is None else {},
         pending_per_ip_max=base.config.sasl.pending_per_ip_max,
         long_work=reads.long_work,
         arrivals=writes.arrivals,
         limits=coordination.quotas,
-        audit=base.audit,
+        # Who comes and goes is known to who accepts.
+        audit=base.audit if workers is None else UNNOTED,
         listener_limits=_listener_limits(base),
         accepts=workers is None,
     )

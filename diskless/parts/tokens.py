@@ -7,14 +7,15 @@ users with passwords can log in meanwhile.
 
 import asyncio
 from contextlib import AsyncExitStack
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
+from diskless.config import Config
 from diskless.parts.background import run_until_stop
-from diskless.parts.foundation import Foundation
 from diskless.sasl.oauth.key_source import KeysUnavailable, key_source
 from diskless.sasl.oauth.oauth_settings import JWKS_URL
 from diskless.sasl.oauth.token_keys import TokenKeys, read_key_set
 from diskless.sasl.oauth.tokens import TokenCheck
+from wal.clock import Clock
 from wal.errors import InvalidSettings
 from wal.worker_threads import WorkerThreads
 
@@ -31,13 +32,29 @@ class Tokens(NamedTuple):
     keys: TokenKeys | None = None
 
 
-async def open_tokens(stack: AsyncExitStack, tasks: asyncio.TaskGroup, base: Foundation) -> Tokens:
-    """Raises InvalidSettings."""
+class _Ground(Protocol):
+    @property
+    def config(self) -> Config: ...
+    @property
+    def clock(self) -> Clock: ...
+
+
+async def open_tokens(
+    stack: AsyncExitStack,
+    tasks: asyncio.TaskGroup,
+    base: _Ground,
+    *,
+    checks_max: int = TOKEN_CHECKS_MAX,
+    is_checked: bool = True,
+) -> Tokens:
+    """Reads keys until the stop. Without `is_checked` a file of keys that cannot be read is one
+    that cannot be read yet. Raises InvalidSettings.
+    """
     settings = base.config.tokens
     if not settings.is_on:
         return Tokens()
     fetch = key_source(settings, base.clock)
-    checking, fetching = WorkerThreads("token", TOKEN_CHECKS_MAX), WorkerThreads("token-keys", 1)
+    checking, fetching = WorkerThreads("token", checks_max), WorkerThreads("token-keys", 1)
     stack.push_async_callback(checking.close)
     stack.push_async_callback(fetching.close)
     keys = TokenKeys(
@@ -48,7 +65,7 @@ async def open_tokens(stack: AsyncExitStack, tasks: asyncio.TaskGroup, base: Fou
         sleep=asyncio.sleep,
     )
     check = TokenCheck(settings, keys, run=checking.run, clock=base.clock)
-    if settings.jwks_url.startswith(_FILE):
+    if is_checked and settings.jwks_url.startswith(_FILE):
         try:
             await fetching.run(lambda: read_key_set(fetch()))
         except KeysUnavailable as error:

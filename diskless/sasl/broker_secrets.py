@@ -62,11 +62,21 @@ class BrokerSecrets:
         self._load = load
         self._clock = clock
         self._known = tuple(map(_known, found))
+        self._listeners: list[Callable[[], None]] = []
 
     @property
     def decoys(self) -> bytes:
         """What unknown users' salts follow from; no rotation changes it."""
         return self._known[-1].secret.decoys
+
+    @property
+    def found(self) -> Sequence[ClusterSecret]:
+        """The last two that were read, the last one last."""
+        return [one.secret for one in self._known]
+
+    def subscribe(self, listener: Callable[[], None]) -> None:
+        """Call `listener` when other secrets were found than before."""
+        self._listeners.append(listener)
 
     @property
     def offered(self) -> ScramCredential:
@@ -80,12 +90,16 @@ class BrokerSecrets:
     async def refresh(self) -> None:
         """Read the secrets again. Raises what the store raises, and CorruptObject."""
         found = await self._load()
-        known = {one.secret: one for one in self._known}
+        before = self._known
+        known = {one.secret: one for one in before}
         # A listing may be behind one that this broker has seen.
         if found[-1].made_ms >= self._known[-1].secret.made_ms:
             self._known = await asyncio.to_thread(
                 lambda: tuple(known.get(secret) or _known(secret) for secret in found)
             )
+        if self._known != before:
+            for listener in self._listeners:
+                listener()
 
     async def password(self, salt: bytes) -> str:
         """The password of the secret that is asked for. Raises LoginRefused."""

@@ -6,13 +6,25 @@ At most ADDRESSES_MAX are remembered; those that failed longest ago leave first.
 """
 
 from collections import OrderedDict
-from typing import Final
+from typing import Final, Protocol
 
 from wal.clock import Clock
 
 DELAY_MAX_S: Final = 5.0
 FORGOTTEN_AFTER_S: Final = 60.0
 ADDRESSES_MAX: Final = 10_000
+
+
+class Delays(Protocol):
+    """Whoever counts failures for all processes of a broker."""
+
+    async def hold_back(self, address: str) -> float:
+        """Count a failure; in how many seconds it is answered."""
+        ...
+
+    def succeeded(self, address: str) -> None:
+        """Begin anew."""
+        ...
 
 
 class FailureDelay:
@@ -34,6 +46,10 @@ class FailureDelay:
         if len(self._failures) > ADDRESSES_MAX:
             self._failures.popitem(last=False)
         return min(self._first_s * float(2 ** min(count, 30)), DELAY_MAX_S)
+
+    async def hold_back(self, address: str) -> float:
+        """See `Delays`."""
+        return self.failed(address)
 
     def succeeded(self, address: str) -> None:
         """Begin anew."""

@@ -26,7 +26,7 @@ import structlog
 
 from diskless.logs import Pace
 from diskless.protocol.wire import ProtocolError
-from diskless.sasl.failure_delay import FailureDelay
+from diskless.sasl.failure_delay import Delays
 from diskless.sasl.mechanisms import AuthenticationFailed, Exchange, Mechanism, Step
 from wal.clock import Clock, Sleep
 from wal.errors import DisklessError
@@ -84,7 +84,7 @@ class LoginRules:
     lasting: Collection[str] = ()
     """Users for whom `max_reauth_ms` does not count."""
     receive_max_bytes: int
-    delay: FailureDelay
+    delay: Delays
     clock: Clock
     sleep: Sleep
     ended: Callable[[str, str], None] = lambda mechanism, result: None
@@ -242,7 +242,7 @@ class Login:
                 cause=str(error),
                 suppressed=suppressed,
             )
-        await rules.sleep(rules.delay.failed(self._host))
+        await rules.sleep(await rules.delay.hold_back(self._host))
 
     def _is_expired(self) -> bool:
         if self._is_over():

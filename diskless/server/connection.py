@@ -395,8 +395,8 @@ class Connection(asyncio.BufferedProtocol):
     # --- called by the server
 
     @property
-    def listener(self) -> str:
-        return self._client.listener
+    def client(self) -> ClientInfo:
+        return self._client
 
     @property
     def unread_since(self) -> float | None:

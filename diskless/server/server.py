@@ -26,6 +26,7 @@ import structlog
 from diskless.audit.audit_log import UNNOTED, SessionAudit
 from diskless.listeners.acceptor import Acceptor, Admission
 from diskless.listeners.connection_limits import (
+    ALONE,
     ConnectionLimits,
     ListenerLimits,
     OtherCounts,
@@ -87,6 +88,10 @@ def _nobody(connections: int) -> None:
     """Nobody is told how many there are."""
 
 
+def _ignored(number: int) -> None:
+    """Nobody is told that a connection is gone."""
+
+
 def _nobody_else() -> int:
     return 0
 
@@ -127,7 +132,10 @@ class KafkaServer:
         limits: ClientLimits = _NO_LIMITS,
         audit: SessionAudit = UNNOTED,
         listener_limits: Mapping[str, ListenerLimits] = MappingProxyType({}),
-        other_connections: OtherCounts | None = None,
+        other_connections: OtherCounts = ALONE,
+        processes: int = 1,
+        first_connection: int = 1,
+        ended: Callable[[int], None] = _ignored,
         processor_time: Callable[[], float] = time.thread_time,
         accepts: bool = True,
         counts: ConnectionCounts | None = None,
@@ -140,8 +148,10 @@ class KafkaServer:
         them the server makes its own. `logins` has the rules of listeners whose clients must log
         in; of one address, `pending_per_ip_max` may be at it. `limits` are the quotas of clients;
         `audit` is told who comes and goes; `other_connections` are those of other processes of the
-        broker, and `counts` how many each has; `processor_time` is what the event loop's thread has
-        taken. Without `accepts`, there are only the connections that it is handed (`take`).
+        broker, of which so many accept, and `counts` how many each has; `processor_time` is what
+        the event loop's thread has taken. Connections are numbered from `first_connection`; `ended`
+        is told the number of each that is gone. Without `accepts`, there are only the connections
+        that it is handed (`take`).
         """
         self._listeners = listeners
         self._accepted = listeners if accepts else ()
@@ -183,9 +193,14 @@ class KafkaServer:
         )
         self._patience_s = (lambda: 0.0) if counts is None else counts.patience_s
         self._pending = PendingLogins(
-            connections_max=settings.max_connections, per_ip_max=pending_per_ip_max
+            connections_max=settings.max_connections,
+            per_ip_max=pending_per_ip_max,
+            others=other_connections,
+            processes=processes,
+            token_max=max((rules.receive_max_bytes for rules in logins.values()), default=0),
         )
-        self._ids = itertools.count(1)
+        self._ids = itertools.count(first_connection)
+        self._ended = ended
         self._all_gone = asyncio.Event()
         self._all_gone.set()
         self._stack = AsyncExitStack()
@@ -242,9 +257,15 @@ class KafkaServer:
         """Host and port of the first listener."""
         return self._listeners[0].address
 
-    def take(self, end: socket.socket, *, host: str, user: str, listener: str) -> None:
-        """Serve a connection whose client is known: another process has admitted it."""
-        client = ClientInfo(next(self._ids), "", host, user=user, listener=listener)
+    def take(
+        self, end: socket.socket, *, host: str, user: str, listener: str, number: int | None = None
+    ) -> None:
+        """Serve a connection whose client is known: another process has admitted it.
+
+        `number`: what it is known by there.
+        """
+        number = next(self._ids) if number is None else number
+        client = ClientInfo(number, "", host, user=user, listener=listener)
         admission = Admission(self._handed, host, self._clock.monotonic(), listener)
         connection = Connection(self._shared, client, admission)
         loop = asyncio.get_running_loop()
@@ -301,12 +322,13 @@ class KafkaServer:
 
     def _made(self, connection: Connection) -> None:
         self._connections.add(connection)
-        self._open[connection.listener] += 1
+        self._open[connection.client.listener] += 1
         self._all_gone.clear()
 
     def _lost(self, connection: Connection) -> None:
         self._connections.discard(connection)
-        self._open[connection.listener] -= 1
+        self._open[connection.client.listener] -= 1
+        self._ended(connection.client.connection_id)
         if not self._connections:
             self._all_gone.set()
 

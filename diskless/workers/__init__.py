@@ -12,6 +12,7 @@ In the order in which things happen:
 - `news`: what the head tells of the state, as bytes; `head_news` tells it, `known` keeps it
 - `doors`: further connections to the head; `head_client`: the coordinators through them;
   `relay`: requests of clients through them
+- `security`: who clients are and what they may, in workers
 
 A broker of one process has nothing of this (`broker.workers=1`).
 """

@@ -14,6 +14,8 @@ class BirthFacts:
 
     number: int
     """From 1 on; also the lane of its chunks."""
+    life: int
+    """No other worker has had it, of this number or another, since the head began."""
     count: int
     """How many workers there are."""
     node_id: int
@@ -25,6 +27,7 @@ class BirthFacts:
     def encode(self) -> bytes:
         facts = {
             "number": self.number,
+            "life": self.life,
             "count": self.count,
             "node_id": self.node_id,
             "cluster_id": self.cluster_id,

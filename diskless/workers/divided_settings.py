@@ -29,6 +29,7 @@ DIVIDED: Final = frozenset(
         "queued.max.response.bytes",
         "segment.cache.max.bytes",
         "ssl.handshakes.max",
+        "ssl.handshakes.per.ip.max",
         "ssl.handshakes.per.second.max",
         "wal.buffer.max.bytes",
         "wal.buffer.pool.max.bytes",

@@ -7,14 +7,17 @@ path to connect to: nobody else can, and nothing is left over when a process is 
     calls     KIP-1164's messages and those of brokers, for the head's coordinators
     client    requests of one client of the worker, relayed as they came
 
-The note of a client's connection says who the client is; the head believes it, as it believes the
-whole worker.
+The note of a client's connection says who the client is: what the worker found out by itself, from
+the socket, the certificate or the log-in. The head believes it, as it believes the whole worker,
+and asks for nothing but what this client may do. Nothing that comes later on the connection changes
+who it is; a client that becomes somebody else gets another connection.
 
 Failure cases: the head is gone (`ConnectionError`); the head is slow to take what is handed over,
 and the worker waits in turns of the event loop. A note that makes no sense is dropped.
 """
 
 import asyncio
+import errno
 import json
 import socket
 from collections.abc import Callable
@@ -28,7 +31,8 @@ from metadata.clients.wire_client import Connection
 CALLS: Final = "calls"
 CLIENT: Final = "client"
 
-_NOTE_BYTES_MAX: Final = 4 << 10
+NOTE_BYTES_MAX: Final = 32 << 10
+"""A name of a certificate's subject may be long; one that is longer than this is not served."""
 _ACCEPTED_IN_A_ROW_MAX: Final = 32
 _RETRY_S: Final = 0.002
 
@@ -46,6 +50,8 @@ class Note(NamedTuple):
     host: str = ""
     user: str = ""
     listener: str = ""
+    connection: int = 0
+    """Its number in the worker, which no other connection of the broker has."""
 
     def encode(self) -> bytes:
         return json.dumps(self._asdict()).encode()
@@ -58,13 +64,14 @@ class Note(NamedTuple):
             note = cls(**found)
         except (ValueError, TypeError) as error:
             raise BadNote(str(error)) from error
-        if not all(isinstance(one, str) for one in note):
+        kinds = [str, str, str, str, int]
+        if not all(map(isinstance, note, kinds)) or note.purpose not in (CALLS, CLIENT):
             raise BadNote("no note of a connection")
         return note
 
     @classmethod
     def of(cls, client: ClientInfo) -> "Note":
-        return cls(CLIENT, client.host, client.user, client.listener)
+        return cls(CLIENT, client.host, client.user, client.listener, client.connection_id)
 
 
 class Doors:
@@ -78,6 +85,8 @@ class Doors:
     async def open(self, note: Note) -> socket.socket:
         """A connection to the head. Raises OSError."""
         data = note.encode()
+        if len(data) > NOTE_BYTES_MAX:
+            raise OSError(errno.EMSGSIZE, "a client with a name that is too long")
         ours, theirs = socket.socketpair()
         try:
             with theirs:
@@ -118,7 +127,7 @@ class DoorKeeper:
     def _take(self) -> None:
         for _ in range(_ACCEPTED_IN_A_ROW_MAX):
             try:
-                data, descriptors, _, _ = socket.recv_fds(self._handed, _NOTE_BYTES_MAX, 1)
+                data, descriptors, _, _ = socket.recv_fds(self._handed, NOTE_BYTES_MAX, 1)
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:

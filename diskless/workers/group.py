@@ -33,6 +33,7 @@ from diskless.workers.birth_facts import BirthFacts
 from diskless.workers.doors import DoorKeeper, Note
 from diskless.workers.head_news import HeadNews
 from diskless.workers.line import Line
+from diskless.workers.security.head_security import HeadSecurity
 from diskless.workers.spawner import Spawner
 from metadata.coordinator.metadata_partition import MetadataPartition
 from wal.errors import DisklessError, OutOfBounds, StorageFailed
@@ -55,13 +56,20 @@ READ_WELL, READ_OUT_OF_BOUNDS, READ_FAILED = range(3)
 log = structlog.get_logger(__name__)
 
 Came = Callable[[Note, socket.socket], None]
-FactsOf = Callable[[int], BirthFacts]
+FactsOf = Callable[[int, int], BirthFacts]
+"""Given the number of a worker, and of its life."""
 
 
 class _Life:
     """One life of a worker, as the head sees it."""
 
-    def __init__(self, number: int, came: Came, partitions: Sequence[MetadataPartition]) -> None:
+    def __init__(
+        self,
+        number: int,
+        came: Came,
+        partitions: Sequence[MetadataPartition],
+        security: HeadSecurity,
+    ) -> None:
         loop = asyncio.get_running_loop()
         ours_line, self.line_end = socket.socketpair()
         ours_doors, self.doors_end = socket.socketpair(type=socket.SOCK_SEQPACKET)
@@ -69,6 +77,7 @@ class _Life:
         self.line: Final = Line(ours_line, self._received, self._lost)
         self._keeper = DoorKeeper(ours_doors, came)
         self._partitions = partitions
+        self._security = security
         self._reads: set[asyncio.Task[None]] = set()
         self._pages: dict[int, asyncio.Future[bytes]] = {}
         self._page_id = 0
@@ -128,6 +137,10 @@ class _Life:
             page = self._pages.get(page_id)
             if page is not None and not page.done():
                 page.set_result(bytes(content[_ID.size :]))
+        else:
+            answer = self._security.answer(kind, content)
+            if answer is not None:
+                self.send(answer)
 
     async def _read_log(self, content: bytes) -> None:
         read_id, index, offset, max_bytes = _READ.unpack(content)
@@ -175,6 +188,7 @@ class WorkerGroup:
         news: HeadNews,
         came: Came,
         partitions: Sequence[MetadataPartition],
+        security: HeadSecurity,
         shared: SharedDescriptors,
         stop_timeout_s: float,
     ) -> None:
@@ -186,6 +200,7 @@ class WorkerGroup:
         self._news = news
         self._came = came
         self._partitions = partitions
+        self._security = security
         self._shared: Final = shared
         self._stop_timeout_s = stop_timeout_s
         self._lives: dict[int, _Life] = {}
@@ -225,6 +240,11 @@ class WorkerGroup:
             life.close()
         self._shared.close()
 
+    def look_at_keys(self) -> None:
+        """The files of keys and certificates may be others than before."""
+        for life in self._lives.values():
+            life.send(line.frame(line.LOOK_AT_KEYS))
+
     async def pages(self) -> Mapping[str, bytes | None]:
         """The metrics of all that live, by names that are never used again."""
         lives = [life for life in self._lives.values() if life.ready.done()]
@@ -245,10 +265,11 @@ class WorkerGroup:
 
     async def _begin(self, number: int) -> str | None:
         """A new life; returns when it serves, or why it does not. Raises StorageFailed."""
-        life = _Life(number, self._came, self._partitions)
+        life = _Life(number, self._came, self._partitions, self._security)
+        self._lives_begun += 1
         sockets = [life.line_end, life.doors_end, *self._listeners]
         self._spawner.spawn(
-            self._facts_of(number).encode(),
+            self._facts_of(number, self._lives_begun).encode(),
             [*self._shared, *(one.fileno() for one in sockets)],
         )
         life.born()

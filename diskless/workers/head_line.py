@@ -31,6 +31,9 @@ from diskless.workers.news import (
     decode_logs,
     decode_quotas,
 )
+from diskless.workers.security.head_security import decode_delay, encode_failure
+from diskless.workers.security.known_rights import KnownRights
+from diskless.workers.security.security_news import RuleNews, SecretNews, decode_users
 from wal.errors import OutOfBounds, StorageFailed
 
 _ID: Final = struct.Struct(">Q")
@@ -77,7 +80,11 @@ class HeadLine:
         self._next_id = 0
         self._syncs: dict[int, asyncio.Future[None]] = {}
         self._reads: dict[int, asyncio.Future[Sequence[bytes]]] = {}
+        self._delays: dict[int, asyncio.Future[float]] = {}
         self._pages: set[asyncio.Task[None]] = set()
+        self.keys_changed: Final = asyncio.Event()
+        """The files of keys and certificates are to be looked at."""
+        self.rights: Final = KnownRights(self.take)
         self.known: Final = Known(
             metadata_partitions, refresh=self.take, read_log=self.read_log, synced=self.synced
         )
@@ -116,6 +123,22 @@ class HeadLine:
         self._line.send(frame(messages.READ_LOG, content))
         return done
 
+    def send(self, message: bytes) -> None:
+        """Send what is not answered."""
+        self._line.send(message)
+
+    async def hold_back(self, address: str) -> float:
+        """See `Delays`: the head counts for all workers."""
+        delay: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        ask_id = self._new_id()
+        self._delays[ask_id] = delay
+        self._line.send(frame(messages.LOGIN_FAILED, encode_failure(ask_id, address)))
+        return await delay
+
+    def succeeded(self, address: str) -> None:
+        """See `Delays`."""
+        self._line.send(frame(messages.LOGGED_IN, address.encode()))
+
     def _new_id(self) -> int:
         self._next_id += 1
         return self._next_id
@@ -136,6 +159,15 @@ class HeadLine:
             known.take_quotas(decode_quotas(bytes(content)))
         elif kind == messages.CLUSTER:
             known.take_cluster(ClusterNews.decode(bytes(content)))
+        elif kind in (messages.RULES, messages.USERS, messages.SECRETS):
+            self._rights_changed(kind, bytes(content))
+        elif kind == messages.LOOK_AT_KEYS:
+            self.keys_changed.set()
+        elif kind == messages.DELAY:
+            ask_id, delay_s = decode_delay(content)
+            delay = self._delays.pop(ask_id)
+            if not delay.done():
+                delay.set_result(delay_s)
         elif kind == messages.SYNCED:
             sync = self._syncs.pop(_ID.unpack(content)[0])
             if not sync.done():
@@ -148,6 +180,14 @@ class HeadLine:
             task = asyncio.get_running_loop().create_task(self._send_page(bytes(content)))
             self._pages.add(task)
             task.add_done_callback(self._pages.discard)
+
+    def _rights_changed(self, kind: int, content: bytes) -> None:
+        if kind == messages.RULES:
+            self.rights.take_rules(RuleNews.decode(content))
+        elif kind == messages.USERS:
+            self.rights.take_users(decode_users(content))
+        else:
+            self.rights.take_secrets(SecretNews.decode(content))
 
     def _log_read(self, content: memoryview) -> None:
         read_id, status = _ANSWER.unpack_from(content)

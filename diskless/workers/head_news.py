@@ -23,6 +23,7 @@ from diskless.workers.news import (
     encode_logs,
     encode_quotas,
 )
+from diskless.workers.security.rights_teller import RightsTeller
 from metadata.coordinator.metadata_partition import MetadataPartition
 from metadata.operations import CATALOGUE, QuotaEntity, TopicDescription
 from wal.coordinates import TopicIdPartition
@@ -34,12 +35,16 @@ class HeadNews:
     """The teller; on the event loop alone."""
 
     def __init__(
-        self, partitions: Sequence[MetadataPartition], coordinators: Callable[[], int]
+        self,
+        partitions: Sequence[MetadataPartition],
+        coordinators: Callable[[], int],
+        rights: RightsTeller,
     ) -> None:
         """`coordinators`: over how many metadata partitions groups are spread."""
         self._partitions: Final = partitions
         self._catalogue: Final = partitions[CATALOGUE].replica
         self._coordinators: Final = coordinators
+        self._rights: Final = rights
         self._workers: list[Send] = []
         self._topics: dict[UUID, TopicDescription] = {}
         self._quotas: Mapping[QuotaEntity, Mapping[str, float]] = {}
@@ -51,6 +56,9 @@ class HeadNews:
 
     def join(self, send: Send) -> None:
         """Tell a worker everything, and whatever changes from now on."""
+        self._tell_rights()
+        for message in self._rights.everything():
+            send(message)
         self._topics = self._known_topics()
         self._quotas = self._catalogue.client_quotas()
         self._cluster = self._cluster_now()
@@ -60,6 +68,10 @@ class HeadNews:
         send(self._logs())
         self._workers.append(send)
 
+    def secrets_changed(self) -> None:
+        """There are other secrets of the cluster."""
+        self._tell(self._rights.secrets())
+
     def leave(self, send: Send) -> None:
         if send in self._workers:
             self._workers.remove(send)
@@ -67,6 +79,10 @@ class HeadNews:
     def _tell(self, message: bytes) -> None:
         for send in [*self._workers]:
             send(message)
+
+    def _tell_rights(self) -> None:
+        for message in self._rights.changes():
+            self._tell(message)
 
     def _known_topics(self) -> dict[UUID, TopicDescription]:
         return {topic.topic_id: topic for topic in self._catalogue.topics().values()}
@@ -101,6 +117,7 @@ class HeadNews:
     def _applied(self) -> None:
         if not self._workers:
             return
+        self._tell_rights()
         quotas = self._catalogue.client_quotas()
         if quotas is not self._quotas:
             self._quotas = quotas

@@ -13,13 +13,13 @@ from contextlib import AsyncExitStack
 
 from diskless.api import RunningOperations, coordinator_apis
 from diskless.authorization import AllowEverything
-from diskless.config import Config
-from diskless.listeners.listeners import plan_listeners
 from diskless.parts.background import run_until_stop
 from diskless.parts.coordination import Coordination
 from diskless.parts.foundation import Foundation
+from diskless.parts.logins import decoys_of
 from diskless.parts.read_path import ReadPath
 from diskless.parts.storage import Storage
+from diskless.sasl.failure_delay import FailureDelay
 from diskless.server.registry import ApiRegistry
 from diskless.server.server import KafkaServer
 from diskless.server.server_metrics import Unmeasured
@@ -29,30 +29,16 @@ from diskless.workers.doors import CALLS, Note
 from diskless.workers.group import WorkerGroup
 from diskless.workers.head_news import HeadNews
 from diskless.workers.relay import RelayedApi
+from diskless.workers.security.head_security import HeadSecurity
+from diskless.workers.security.rights_teller import RightsTeller
+from diskless.workers.security.security_news import SecretNews
 from diskless.workers.spawner import Spawner
 from metadata.coordinator.placement import Placement
 from metadata.operations import CATALOGUE
 from wal.chunks.buffer import BufferPool
-from wal.errors import InvalidSettings
-from wal.security.security_protocol import SecurityProtocol
 
 _DRAIN_S = 35.0
 """What a worker takes to upload and commit what it has, beyond `server.stop.timeout.ms`."""
-
-
-def check_workers(config: Config) -> None:
-    """Raises InvalidSettings where workers cannot do what is configured."""
-    for plan in plan_listeners(config.listeners):
-        if plan.protocol != SecurityProtocol.PLAINTEXT:
-            raise InvalidSettings(
-                f"broker.workers={config.broker.workers}: workers serve PLAINTEXT listeners only, "
-                f"and {plan.bind.listener} is {plan.protocol}; write broker.workers=1"
-            )
-    if config.authorizer.is_on:
-        raise InvalidSettings(
-            f"broker.workers={config.broker.workers}: workers ask no rules of access, and there is "
-            "authorizer=acl; write broker.workers=1"
-        )
 
 
 async def open_workers(
@@ -88,32 +74,54 @@ async def open_workers(
         if note.purpose == CALLS:
             calls.take(end, host="", user="", listener="")
         else:
-            server.take(end, host=note.host, user=note.user, listener=note.listener)
+            server.take(
+                end,
+                host=note.host,
+                user=note.user,
+                listener=note.listener,
+                number=note.connection,
+            )
 
+    secrets = coordination.secrets
+    decoys = await decoys_of(base, secrets)
     placed = Placement(coordination.partitions[CATALOGUE].replica, len(coordination.partitions))
+    rights = RightsTeller(
+        coordination.partitions[CATALOGUE].replica,
+        lambda: SecretNews(decoys, () if secrets is None else secrets.found),
+        asks_rules=base.config.authorizer.is_on,
+        asks_users=any(listener.protocol.is_sasl for listener in base.listeners),
+    )
+    news = HeadNews(coordination.partitions, lambda: placed.coordinators, rights)
     group = WorkerGroup(
         count,
         spawner,
         facts_of=functools.partial(_facts, base, storage, count, apis),
         listeners=[listener.socket for listener in base.listeners],
-        news=HeadNews(coordination.partitions, lambda: placed.coordinators),
+        news=news,
         came=came,
         partitions=coordination.partitions,
+        security=HeadSecurity(
+            base.audit, FailureDelay(base.config.sasl.failure_delay_ms, base.clock)
+        ),
         shared=SharedDescriptors.make(count, window_count=base.config.quotas.window_count),
         stop_timeout_s=base.config.server.stop_timeout_ms / 1000 + _DRAIN_S,
     )
     stack.push_async_callback(group.stop)
     await group.start()
+    if secrets is not None:
+        secrets.subscribe(news.secrets_changed)
+    base.tls.subscribe(group.look_at_keys)
     run_until_stop(stack, tasks, group.keep(), "workers")
     base.metrics_page.merge_with(group.pages)
 
 
 def _facts(
-    base: Foundation, storage: Storage, count: int, apis: ApiRegistry, number: int
+    base: Foundation, storage: Storage, count: int, apis: ApiRegistry, number: int, life: int
 ) -> BirthFacts:
     served: Sequence[RelayedApi] = [RelayedApi.of(api) for api in apis]
     return BirthFacts(
         number=number,
+        life=life,
         count=count,
         node_id=base.node_id,
         cluster_id=storage.cluster_id,

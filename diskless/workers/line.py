@@ -4,10 +4,11 @@
     kind    u8    see below
     content
 
-The head tells news (`diskless.workers.news`), when to stop, and asks for metrics. The worker says
-how far it is, asks to be synchronised, and asks for bytes of metadata logs. It takes what has come
-whenever it is about to rely on news (`WorkerLine.take`), not only when its event loop gets to it:
-the head writes news of a commit before anybody hears of the commit.
+The head tells news (`diskless.workers.news`, `diskless.workers.security`), when to look at the
+files of keys and when to stop, and asks for metrics. The worker says how far it is, how log-ins
+ended and what is to be noted, asks to be synchronised, and asks for bytes of metadata logs. It
+takes what has come whenever it is about to rely on news (`HeadLine.take`), not only when its event
+loop gets to it: the head writes news of a commit before anybody hears of the commit.
 
 Invariants: messages arrive in the order in which they were sent; nothing is allocated for one
 longer than FRAME_BYTES_MAX. When the line is lost, `lost` is called once, and that is the end of
@@ -42,7 +43,11 @@ SYNCED: Final = 6
 LOG_READ: Final = 7
 STOP: Final = 8
 PAGE_WANTED: Final = 9
-BEGIN: Final = 10
+RULES: Final = 11
+USERS: Final = 12
+SECRETS: Final = 13
+DELAY: Final = 14
+LOOK_AT_KEYS: Final = 15
 
 # From a worker.
 HELLO: Final = 33
@@ -51,6 +56,9 @@ FAILED: Final = 35
 SYNC: Final = 36
 READ_LOG: Final = 37
 PAGE: Final = 38
+NOTE: Final = 39
+LOGIN_FAILED: Final = 40
+LOGGED_IN: Final = 41
 
 Received = Callable[[int, memoryview], None]
 

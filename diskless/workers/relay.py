@@ -3,8 +3,9 @@
 A worker serves by itself what moves records. Everything else, groups and transactions above all,
 is the head's: a client of the worker gets a connection of its own to the head when its first such
 request comes, with a note of who it is (`diskless.workers.doors`). The head serves it like any
-connection, so requests of a client take effect in the order in which it sent them. What has had
-nothing to do for IDLE_S is closed; the next request makes another.
+connection, so requests of a client take effect in the order in which it sent them, and asks what
+that client may do. What has had nothing to do for IDLE_S is closed, and the next request makes
+another; so is what belongs to a client that is gone.
 
 A client may be told of something that this worker has not heard of yet: a topic that it has just
 made, say. So answers of the APIs in `NEWS_FIRST` are handed on when all news that the head had sent
@@ -28,9 +29,10 @@ from wal.wire.fields import NO_TAGS
 
 IDLE_S: Final = 10.0
 
-NEWS_FIRST: Final = frozenset({3, 19, 20, 21, 33, 37, 44, 49, 75})
-"""Metadata, CreateTopics, DeleteTopics, DeleteRecords, AlterConfigs, CreatePartitions,
-IncrementalAlterConfigs, AlterClientQuotas, DescribeTopicPartitions."""
+NEWS_FIRST: Final = frozenset({3, 19, 20, 21, 30, 31, 33, 37, 44, 49, 51, 75})
+"""Metadata, CreateTopics, DeleteTopics, DeleteRecords, CreateAcls, DeleteAcls, AlterConfigs,
+CreatePartitions, IncrementalAlterConfigs, AlterClientQuotas, AlterUserScramCredentials,
+DescribeTopicPartitions."""
 
 _START: Final = struct.Struct(">ihhi")
 """Frame length, API key, version, correlation id."""
@@ -126,6 +128,7 @@ class _Client:
         self.upstream: _Upstream | None = None
         self.user = ""
         self.waiting = 0
+        self.is_gone = False
 
 
 class Relay:
@@ -154,6 +157,19 @@ class Relay:
             is_advertised=relayed.is_advertised,
         )
 
+    def gone(self, connection_id: int) -> None:
+        """The client has no connection any more; what it asked for is done all the same."""
+        client = self._clients.get(connection_id)
+        if client is not None:
+            client.is_gone = True
+            self._close_if_gone(connection_id, client)
+
+    def _close_if_gone(self, connection_id: int, client: _Client) -> None:
+        if client.is_gone and not client.waiting:
+            self._clients.pop(connection_id, None)
+            if client.upstream is not None:
+                client.upstream.close()
+
     async def sweep(self) -> None:
         """Close what nobody uses; until cancelled."""
         while True:
@@ -180,6 +196,7 @@ class Relay:
             raise MustClose(f"no connection to the head: {error}") from error
         finally:
             client.waiting -= 1
+            self._close_if_gone(request.client.connection_id, client)
         if relayed.key in NEWS_FIRST:
             await self._synced()
         is_flexible = 0 <= relayed.flexible_from <= request.version

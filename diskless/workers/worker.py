@@ -17,8 +17,10 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 import structlog
+from prometheus_client import CollectorRegistry
 
 from diskless.config import Config
+from diskless.metrics import MetricsPage
 from diskless.parts.storage import StoreOpener
 from diskless.shared.shared_descriptors import SharedDescriptors
 from diskless.workers.birth_facts import BirthFacts
@@ -84,10 +86,11 @@ async def _live(
     why = ""
     try:
         async with AsyncExitStack() as stack:
-            base = open_ground(stack, config, facts, listeners, clock=SystemClock(), rng=rng)
+            registry = CollectorRegistry()
+            metrics_page = MetricsPage(registry, clock=SystemClock())
 
             async def page() -> bytes:
-                _, text = await base.metrics_page.render("")
+                _, text = await metrics_page.render("")
                 return text
 
             line = HeadLine(
@@ -98,6 +101,16 @@ async def _live(
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, line.stopping.set)
             line.hello()
             await line.told.wait()
+            base = open_ground(
+                config,
+                facts,
+                listeners,
+                line,
+                registry=registry,
+                metrics_page=metrics_page,
+                clock=SystemClock(),
+                rng=rng,
+            )
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
             await open_worker(
                 stack,

@@ -5,6 +5,9 @@
                 ── others ───▶ relayed to the head
 
 Made like a broker (`diskless.broker`), of the same parts; the chunks are a directory of its own.
+
+Clients say who they are here, and what a worker answers itself is authorized here; the head is told
+who they are with what is relayed to it (`diskless.workers.security`).
 """
 
 import asyncio
@@ -14,16 +17,18 @@ from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from prometheus_client import CollectorRegistry
 
+from diskless.acls.acl_authorizer import AclAuthorizer
 from diskless.api.access import Access
 from diskless.api.cluster import api_versions
 from diskless.api.records import fetch, list_offsets, produce
 from diskless.api.records.throttled_fetch import throttled
+from diskless.api.users import sasl_authenticate, sasl_handshake
 from diskless.audit.audit_log import AuditLog
-from diskless.audit.audit_sinks import audit_sink
-from diskless.authorization import AllowEverything
+from diskless.authorization import AllowEverything, Authorizer
 from diskless.broker_metrics import process_metrics
 from diskless.cluster.cluster import CoordinatorTopics, SingleBroker
 from diskless.cluster.membership import SharedCluster
@@ -33,17 +38,22 @@ from diskless.config import Config
 from diskless.listeners.connection_limits import ListenerLimits
 from diskless.listeners.endpoints import Endpoint
 from diskless.listeners.listeners import Listener, plan_listeners
+from diskless.listeners.tls_keys import KeyWatch, TlsKeys
 from diskless.loop.loop_watch import LoopWatch
 from diskless.metrics import MetricsPage
 from diskless.parts.background import run_until_stop
 from diskless.parts.coordination import asker
+from diskless.parts.logins import PASSWORD_CHECKS_MAX, login_rules
 from diskless.parts.read_path import ReadPath
 from diskless.parts.storage import Storage, StoreOpener, open_shared
+from diskless.parts.tokens import TOKEN_CHECKS_MAX, Tokens, open_tokens
 from diskless.parts.write_path import WritePath
 from diskless.ports import Cluster
 from diskless.quotas.quotas import QuotaEnforcer
 from diskless.replica.metadata_topic import MetadataTopic
 from diskless.request_metrics import LoopLag, RequestMetrics
+from diskless.sasl.login import LoginRules
+from diskless.security_metrics import security_metrics
 from diskless.server.registry import ApiRegistry
 from diskless.server.server import KafkaServer
 from diskless.shared.chunk_notices import ChunkNotices
@@ -61,11 +71,15 @@ from diskless.workers.doors import Doors
 from diskless.workers.head_client import HeadClient
 from diskless.workers.head_line import HeadLine
 from diskless.workers.relay import Relay
+from diskless.workers.security.line_notes import LineNotes
 from metadata.clients.near_replicas import NearReplicas
 from metadata.clients.wire_client import WireClient
 from metadata.messages.transactions import ADD_TO_TRANSACTION, JOIN_TRANSACTIONS
 from wal.clock import Clock
 from wal.disk import Disk
+
+_CONNECTION_BITS: Final = 32
+"""Of a connection's number; the life of its worker is above them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +93,17 @@ class WorkerGround:
     facts: BirthFacts
     data: DataDirectory
     listeners: Sequence[Listener]
+    tls: KeyWatch
+    """The keys of the listeners; the head says when to look at their files."""
     registry: CollectorRegistry
     metrics_page: MetricsPage
     audit: AuditLog
+    audit_sink: LineNotes
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other brokers work on the same metadata, in the object store."""
+        return self.config.broker.metadata_log == OBJECT_LOG
 
     @property
     def node_id(self) -> int:
@@ -110,21 +132,28 @@ class WorkerParts:
     writes: WritePath
     reads: ReadPath
     quotas: QuotaEnforcer
+    tokens: Tokens
     server: KafkaServer
 
 
 def open_ground(
-    stack: AsyncExitStack,
     config: Config,
     facts: BirthFacts,
     sockets: Sequence[socket.socket],
+    line: HeadLine,
     *,
+    registry: CollectorRegistry,
+    metrics_page: MetricsPage,
     clock: Clock,
     rng: random.Random,
 ) -> WorkerGround:
-    """`sockets` are the listeners', in the order of the configuration."""
-    registry = CollectorRegistry()
-    sink = stack.enter_context(audit_sink(config.audit))
+    """`sockets` are the listeners', in the order of the configuration. Raises InvalidSettings."""
+    keys = [
+        TlsKeys(plan.bind.listener, config.of_listener(plan.bind.listener, config.tls), clock)
+        for plan in plan_listeners(config.listeners)
+        if plan.protocol.is_tls
+    ]
+    notes = LineNotes(line.send, clock)
     return WorkerGround(
         config=config,
         clock=clock,
@@ -133,14 +162,19 @@ def open_ground(
         data=DataDirectory(
             path=Path(facts.data), node_id=facts.node_id, cluster_id=facts.cluster_id
         ),
-        listeners=_listeners(config, sockets),
+        listeners=_listeners(config, sockets, keys),
+        tls=KeyWatch(keys),
         registry=registry,
-        metrics_page=MetricsPage(registry, clock=clock),
-        audit=AuditLog(sink, clock),
+        metrics_page=metrics_page,
+        audit=AuditLog(notes, clock),
+        audit_sink=notes,
     )
 
 
-def _listeners(config: Config, sockets: Sequence[socket.socket]) -> Sequence[Listener]:
+def _listeners(
+    config: Config, sockets: Sequence[socket.socket], keys: Sequence[TlsKeys]
+) -> Sequence[Listener]:
+    keys_of = {one.listener: one for one in keys}
     listeners = []
     for plan, bound in zip(plan_listeners(config.listeners), sockets, strict=True):
         host, port = bound.getsockname()[:2]
@@ -151,6 +185,7 @@ def _listeners(config: Config, sockets: Sequence[socket.socket]) -> Sequence[Lis
                 socket=bound,
                 advertised=plan.advertised or Endpoint(plan.bind.listener, host, port),
                 inter_broker_rank=plan.inter_broker_rank,
+                tls=keys_of.get(plan.bind.listener),
             )
         )
     return listeners
@@ -202,6 +237,11 @@ async def open_worker(
     )
     relay = Relay(doors, line.synced)
     run_until_stop(stack, tasks, relay.sweep(), "relay")
+    run_until_stop(stack, tasks, _follow_keys(line, base.tls), "tls-keys")
+    # The head has read a file of keys when it began, and a worker that is started again later must
+    # not fail because of one that is being written.
+    checks_max = max(1, TOKEN_CHECKS_MAX // base.facts.count)
+    tokens = await open_tokens(stack, tasks, base, checks_max=checks_max, is_checked=False)
     server = KafkaServer(
         base.listeners,
         apis=_apis(base, line, storage, state, reads, quotas, relay),
@@ -209,20 +249,63 @@ async def open_worker(
         pool=storage.pool,
         clock=clock,
         metrics=RequestMetrics(base.registry),
+        tls=config.tls,
+        logins=_logins(stack, tasks, base, line, tokens),
+        pending_per_ip_max=config.sasl.pending_per_ip_max,
         long_work=reads.long_work,
         arrivals=writes.arrivals,
         limits=quotas,
         audit=base.audit,
         listener_limits=_listener_limits(config),
         other_connections=SharedCounts(shared.names, base.lane),
+        processes=base.facts.count,
         counts=ConnectionCounts(shared.connections, base.lane),
+        first_connection=(base.facts.life << _CONNECTION_BITS) + 1,
+        ended=relay.gone,
     )
     await stack.enter_async_context(server)
     parts = WorkerParts(
-        base=base, storage=storage, writes=writes, reads=reads, quotas=quotas, server=server
+        base=base,
+        storage=storage,
+        writes=writes,
+        reads=reads,
+        quotas=quotas,
+        tokens=tokens,
+        server=server,
     )
-    base.metrics_page.add(process_metrics(parts))
+    base.metrics_page.add([*process_metrics(parts), *security_metrics(parts)])
     return parts
+
+
+async def _follow_keys(line: HeadLine, keys: KeyWatch) -> None:
+    """Look at the files of keys when the head has, until cancelled."""
+    while True:
+        await line.keys_changed.wait()
+        line.keys_changed.clear()
+        await keys.reload()
+
+
+def _logins(
+    stack: AsyncExitStack,
+    tasks: asyncio.TaskGroup,
+    base: WorkerGround,
+    line: HeadLine,
+    tokens: Tokens,
+) -> Mapping[str, LoginRules]:
+    """As in a broker of one process; users and secrets are those that the head tells."""
+    secrets = line.rights.broker_secrets(base.clock)
+    if secrets is not None:
+        run_until_stop(stack, tasks, line.rights.follow(secrets), "secrets")
+    return login_rules(
+        stack,
+        base,
+        line.rights.scram_credentials,
+        decoys=line.rights.decoys,
+        secrets=secrets,
+        tokens=tokens.check,
+        delay=line,
+        checks_max=max(1, PASSWORD_CHECKS_MAX // base.facts.count),
+    )
 
 
 async def _open_state(
@@ -272,7 +355,11 @@ def _apis(
     relay: Relay,
 ) -> ApiRegistry:
     """What moves records, and everything else as the head serves it."""
-    access = Access(AllowEverything(), base.audit)
+    rules = base.config.authorizer
+    authorizer: Authorizer = AllowEverything()
+    if rules.is_on:
+        authorizer = AclAuthorizer(line.rights.acls, rules.policy())
+    access = Access(authorizer, base.audit)
     replicas = reads.replicas
     topics = CoordinatorTopics(
         state.client,
@@ -287,6 +374,8 @@ def _apis(
             produce.api(replicas, topics, quotas, access),
             throttled(fetch.api(replicas, topics, reads.fetch_sessions, routing, access), quotas),
             list_offsets.api(replicas, access),
+            sasl_handshake.api(),
+            sasl_authenticate.api(),
         ]
     )
     registry.add(api_versions.api(registry))

@@ -57,17 +57,54 @@ READ, WRITE, TOPIC = 3, 4, 2
 class Secured:
     """A broker with a listener of every protocol; on the plain one everything may be done."""
 
-    def __init__(
-        self,
-        broker: LiveBroker,
-        ports: Mapping[str, int],
-        certificates: Certificates,
-        issuer: Issuer,
-    ) -> None:
-        self.broker = broker
-        self.ports = ports
-        self.certificates = certificates
-        self.issuer = issuer
+    def __init__(self, directory: Path) -> None:
+        """What its clients and its settings are made of; it does not run yet."""
+        self.ports = {name: own_port() for name in ("PLAINTEXT", "SSL", *PROTOCOLS)}
+        self.certificates = Certificates(directory / "certificates")
+        self.issuer = Issuer(is_rsa=True)
+        self._directory = directory
+        self.broker: LiveBroker
+
+    @property
+    def bootstrap(self) -> str:
+        """Of the plain listener."""
+        return f"127.0.0.1:{self.ports['PLAINTEXT']}"
+
+    def settings(self) -> Mapping[str, str]:
+        password = self._directory / "password"
+        password.touch(mode=0o600)
+        password.write_text(PASSWORD)
+        keys = self._directory / "keys.json"
+        keys.write_bytes(self.issuer.key_set())
+        listeners = (f"{name}://127.0.0.1:{port}" for name, port in self.ports.items())
+        return {
+            "listeners": ",".join(listeners),
+            "sasl.enabled.mechanisms": ",".join(MECHANISMS),
+            "sasl.oauthbearer.jwks.endpoint.url": f"file:{keys}",
+            "sasl.oauthbearer.expected.issuer": ISSUER,
+            "sasl.oauthbearer.expected.audience": AUDIENCE,
+            "bootstrap.admin": USER,
+            "bootstrap.admin.password": f"file:{password}",
+            "connection.failed.authentication.delay.ms": "0",
+            "authorizer": "acl",
+            "super.users": "User:ANONYMOUS",
+            "wal.commit.interval.ms": "5",
+            "group.initial.rebalance.delay.ms": "0",
+            **self.certificates.listener(),
+            "listener.name.ssl.ssl.client.auth": "required",
+        }
+
+    def open_up(self) -> None:
+        """Have everybody be allowed everything with some topics, and groups."""
+        at = ("--bootstrap", self.bootstrap)
+        for resource in (f"topic:{TOPICS}*", "group:*"):
+            assert main(["acl", "add", "*", "all", resource, *at]) == 0
+
+    def take(self, topic: str, operation: int) -> None:
+        """Remove the rules that allow it to anybody."""
+        gone = AclFilter(resource_type=TOPIC, resource_name=topic, operation=operation)
+        rules = self.broker.broker.coordination.client
+        self.broker.run(rules.delete_acls([gone]))
 
     def way(self, protocol: str, mechanism: str = "", **more: str) -> Way:
         bootstrap = f"127.0.0.1:{self.ports[protocol]}"
@@ -89,7 +126,7 @@ class Secured:
     def topic(self, name: str) -> str:
         """A new one with which everybody may do everything."""
         made = f"{TOPICS}{name}"
-        assert main(["topic", "create", made, "--bootstrap", self.broker.bootstrap]) == 0
+        assert main(["topic", "create", made, "--bootstrap", self.bootstrap]) == 0
         return made
 
     def counted(self, name: str, **labels: str) -> float:
@@ -106,35 +143,11 @@ class Secured:
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     directory = tmp_path_factory.mktemp("secured")
-    certificates = Certificates(directory / "certificates")
-    password = directory / "password"
-    password.touch(mode=0o600)
-    password.write_text(PASSWORD)
-    issuer = Issuer(is_rsa=True)
-    keys = directory / "keys.json"
-    keys.write_bytes(issuer.key_set())
-    ports = {name: own_port() for name in ("PLAINTEXT", "SSL", *PROTOCOLS)}
-    settings = {
-        "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in ports.items()),
-        "sasl.enabled.mechanisms": ",".join(MECHANISMS),
-        "sasl.oauthbearer.jwks.endpoint.url": f"file:{keys}",
-        "sasl.oauthbearer.expected.issuer": ISSUER,
-        "sasl.oauthbearer.expected.audience": AUDIENCE,
-        "bootstrap.admin": USER,
-        "bootstrap.admin.password": f"file:{password}",
-        "connection.failed.authentication.delay.ms": "0",
-        "authorizer": "acl",
-        "super.users": "User:ANONYMOUS",
-        "wal.commit.interval.ms": "5",
-        "group.initial.rebalance.delay.ms": "0",
-        **certificates.listener(),
-        "listener.name.ssl.ssl.client.auth": "required",
-    }
-    with LiveBroker(directory / "data", settings, port=ports["PLAINTEXT"]) as broker:
-        at = ("--bootstrap", broker.bootstrap)
-        for resource in (f"topic:{TOPICS}*", "group:*"):
-            assert main(["acl", "add", "*", "all", resource, *at]) == 0
-        yield Secured(broker, ports, certificates, issuer)
+    secured = Secured(directory)
+    port = secured.ports["PLAINTEXT"]
+    with LiveBroker(directory / "data", secured.settings(), port=port) as secured.broker:
+        secured.open_up()
+        yield secured
 
 
 @pytest.fixture(scope="module")
@@ -277,23 +290,17 @@ def test_a_right_that_goes_is_missed_by_who_runs(
     secured: Secured, clients: Callable[[str], SecuredClient], client: str
 ) -> None:
     topic = f"private-{client}"
-    at = ("--bootstrap", secured.broker.bootstrap)
+    at = ("--bootstrap", secured.bootstrap)
     assert main(["topic", "create", topic, *at]) == 0
     assert main(["acl", "add", USER, "read,write", f"topic:{topic}", *at]) == 0
-    rules = secured.broker.broker.coordination.client
-
-    def take(operation: int) -> None:
-        gone = AclFilter(resource_type=TOPIC, resource_name=topic, operation=operation)
-        secured.broker.run(rules.delete_acls([gone]))
-
     with clients(client).running(secured.way("SASL_SSL", "SCRAM-SHA-512"), topic) as running:
         assert running.write(b"1") is None
         assert running.read() == b"1"
         assert running.write(b"2") is None
-        take(WRITE)
+        secured.take(topic, WRITE)
         assert is_refusal(running.write(b"3"))
         assert running.read() == b"2"
-        take(READ)
+        secured.take(topic, READ)
         assert is_refusal(running.read())
 
 

@@ -55,8 +55,9 @@ SHARED: Final = {
 
 
 class SecureCluster:
-    def __init__(self, directory: Path, stack: ExitStack) -> None:
+    def __init__(self, directory: Path, stack: ExitStack, workers: int) -> None:
         self.directory: Final = directory
+        self._workers: Final = workers
         self.bucket: Final = directory / "bucket"
         self.secrets: Final = self.bucket / "meta" / "secret"
         self.bucket.mkdir(mode=0o700)
@@ -94,6 +95,7 @@ class SecureCluster:
         )
         settings = {
             **SHARED,
+            "broker.workers": str(self._workers),
             "listeners": listeners,
             "advertised.listeners": f"CLIENTS://127.0.0.1:{self.gates[node_id].port}",
             "bootstrap.admin.password": f"file:{self._password}",
@@ -142,10 +144,10 @@ class SecureCluster:
         return sum(broker.counters[FAILED_LOG_INS] for broker in brokers)
 
 
-@pytest.fixture
-def secure(tmp_path: Path) -> Iterator[SecureCluster]:
+@pytest.fixture(params=[1, pytest.param(2, marks=pytest.mark.exhaustive)])
+def secure(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[SecureCluster]:
     with ExitStack() as stack:
-        found = SecureCluster(tmp_path, stack)
+        found = SecureCluster(tmp_path, stack, request.param)
         with ThreadPoolExecutor(len(BROKERS)) as starting:
             list(starting.map(found.start, BROKERS))
         yield found

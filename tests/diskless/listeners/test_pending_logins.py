@@ -1,6 +1,9 @@
 """Connections that are about to log in: how many, whose, and their memory."""
 
+import os
+
 from diskless.listeners.pending_logins import PLACE_BYTES, SHARED_BYTES, PendingLogins
+from diskless.shared.shared_counts import SharedCounts, make_counts
 
 
 def test_a_tenth_of_all_connections_may_be_at_it() -> None:
@@ -57,3 +60,42 @@ def test_who_leaves_while_it_waits_is_not_woken() -> None:
     waiting.end()
     big.end()
     assert (woken, pending.token_bytes) == ([], 0)
+
+
+def test_processes_count_together_who_is_at_it_and_share_the_memory() -> None:
+    fd = make_counts(2)
+    counts = [SharedCounts(fd, lane) for lane in range(2)]
+    os.close(fd)
+    token_bytes = 512 << 10
+    first, second = (
+        PendingLogins(
+            connections_max=200, per_ip_max=3, others=own, processes=2, token_max=token_bytes
+        )
+        for own in counts
+    )
+    places = [first.begin("a"), first.begin("a"), second.begin("a")]
+    for one in (first, second):
+        assert one.refusal("a") == "max.connections.unauthenticated.per.ip"
+        assert one.refusal("b") is None
+    places += [(first, second)[number % 2].begin(str(number)) for number in range(17)]
+    for one in (first, second):
+        assert one.refusal("c") == "unauthenticated connections"
+    places[0].end()
+    places[0].end()
+    assert second.refusal("c") is None
+    assert second.refusal("a") is None
+    counts[1].forget(0)
+    assert second.refusal("a") is None, "those of a process that is gone are gone"
+    for one in (first, second):
+        while one.begin("d").may_hold(token_bytes, lambda: None):
+            pass
+    held = first.token_bytes + second.token_bytes + 20 * PLACE_BYTES
+    assert SHARED_BYTES - 2 * token_bytes < held <= SHARED_BYTES
+
+
+def test_one_token_is_received_however_many_processes_there_are() -> None:
+    token_bytes = 512 << 10
+    pending = PendingLogins(
+        connections_max=10_000, per_ip_max=1, processes=256, token_max=token_bytes
+    )
+    assert pending.begin("a").may_hold(token_bytes, lambda: None)

@@ -6,11 +6,9 @@ from uuid import UUID
 
 import pytest
 
-from diskless.config import load_config
 from diskless.workers.birth_facts import BirthFacts
-from diskless.workers.doors import CLIENT, BadNote, Note
+from diskless.workers.doors import CALLS, CLIENT, NOTE_BYTES_MAX, BadNote, DoorKeeper, Doors, Note
 from diskless.workers.head_line import HEAD_LOST, HeadLine, end_with
-from diskless.workers.head_parts import check_workers
 from diskless.workers.line import ENDS, LOGS, SYNC, TOPICS, Frames, Line, frame
 from diskless.workers.news import (
     GONE,
@@ -29,7 +27,6 @@ from diskless.workers.relay import RelayedApi
 from metadata.operations import Leader, RegisteredBroker, TopicDescription
 from tests.support.until import until
 from wal.coordinates import TopicIdPartition
-from wal.errors import InvalidSettings
 
 ANN = (("client-id", "ann"),)
 FLIGHTS = UUID(int=1)
@@ -64,11 +61,11 @@ def test_topics_ends_quotas_cluster_and_logs_come_back_as_they_were() -> None:
 
 def test_birth_facts_and_notes_come_back_as_they_were() -> None:
     api = RelayedApi(3, "Metadata", 0, 12, 9, 0, True)
-    facts = BirthFacts(number=1, count=2, node_id=0, cluster_id="c", data="/d", apis=[api])
+    facts = BirthFacts(number=1, life=3, count=2, node_id=0, cluster_id="c", data="/d", apis=[api])
     assert BirthFacts.decode(facts.encode()) == facts
-    note = Note(CLIENT, "::1", "ann", "INSIDE")
+    note = Note(CLIENT, "::1", "ann", "INSIDE", 7 << 32)
     assert Note.decode(note.encode()) == note
-    for bad in (b"[]", b'{"purpose": 1}', b'{"other": "x"}', b"\xff"):
+    for bad in (b"[]", b'{"purpose": 1}', b'{"other": "x"}', b"\xff", b'{"purpose": "x"}'):
         with pytest.raises(BadNote):
             Note.decode(bad)
 
@@ -120,6 +117,24 @@ async def test_a_line_sends_what_the_socket_does_not_take_when_it_does() -> None
     assert received == [1 << 20] * 20
 
 
+async def test_a_client_whose_name_is_too_long_to_be_told_is_not_served() -> None:
+    ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
+    came: list[Note] = []
+    keeper = DoorKeeper(ours, lambda note, end: (came.append(note), end.close()))
+    doors = Doors(theirs)
+    longest = Note(CLIENT, "::1", "n" * (NOTE_BYTES_MAX - 200), "INSIDE", 1)
+    (await doors.open(longest)).close()
+    with pytest.raises(OSError, match="too long"):
+        await doors.open(Note(CLIENT, "::1", "n" * NOTE_BYTES_MAX, "INSIDE", 1))
+    # What is longer all the same is nobody.
+    socket.send_fds(theirs, [Note(CALLS, "h" * NOTE_BYTES_MAX).encode()], [])
+    (await doors.open(Note(CALLS))).close()
+    await until(lambda: len(came) == 2)
+    assert came == [longest, Note(CALLS)]
+    keeper.close()
+    theirs.close()
+
+
 async def test_a_process_ends_with_its_head_whatever_its_loop_does() -> None:
     ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
     ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -130,18 +145,3 @@ async def test_a_process_ends_with_its_head_whatever_its_loop_does() -> None:
     ours.close()
     assert await ended == HEAD_LOST
     theirs.close()
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"listeners": "SASL_PLAINTEXT://127.0.0.1:0"},
-        {"listeners": "SSL://127.0.0.1:0"},
-        {"authorizer": "acl", "super.users": "User:ann"},
-    ],
-)
-def test_workers_refuse_what_they_would_serve_more_weakly(settings: dict[str, str]) -> None:
-    config = load_config(overrides={"broker.workers": "2", **settings})
-    with pytest.raises(InvalidSettings, match=r"broker\.workers=2"):
-        check_workers(config)
-    check_workers(load_config(overrides={"broker.workers": "2"}))

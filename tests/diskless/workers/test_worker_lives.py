@@ -56,7 +56,9 @@ def is_alive(pid: int) -> bool:
 class Ledger:
     """Idempotent producers in threads, and what was acknowledged to them."""
 
-    def __init__(self, bootstrap: str, *, producers: int, records: int) -> None:
+    def __init__(self, bootstrap: str, *, producers: int, records: int, **security: str) -> None:
+        """`security`: settings of librdkafka, with `_` for `.`."""
+        self._security = {key.replace("_", "."): value for key, value in security.items()}
         self.acknowledged: dict[int, tuple[int, int]] = {}
         self.failed: list[object] = []
         self.records = producers * records
@@ -77,6 +79,7 @@ class Ledger:
                 "message.timeout.ms": 110_000,
                 "reconnect.backoff.max.ms": 200,
                 "log_level": 0,
+                **self._security,
             }
         )
         for value in range(first, first + count):

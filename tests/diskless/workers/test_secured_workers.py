@@ -1,0 +1,455 @@
+"""Two workers that ask who is there and what they may: what holds in one holds in both, at once.
+
+Which worker has a connection is said by the number that the audit log knows it by.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import ssl
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from demo.broker_process import BrokerProcess
+from diskless.authorization import BROKER_USER
+from diskless.cli.cli import main
+from metadata.acls import PatternType, Permission
+from metadata.scram.credentials import ScramMechanism, salt_password
+from tests.diskless.workers.test_what_workers_share import fetched, produce
+from tests.diskless.workers.test_worker_lives import (
+    PARTITIONS,
+    Ledger,
+    check,
+    stored,
+    workers_of,
+)
+from tests.diskless.workers.test_worker_lives import TOPIC as LEDGER_TOPIC
+from tests.support.certificates import Certificates
+from tests.support.kafka_raw_client import RawClient
+from tests.support.live_broker import until as blocking_until
+from tests.support.ports import own_port
+from tests.support.until import until
+
+pytestmark = pytest.mark.clients
+
+CONNECTIONS: Final = 6
+PENDING: Final = 8
+PRODUCE, FETCH, METADATA, SASL_HANDSHAKE, CREATE_TOPICS = 0, 1, 3, 17, 19
+CREATE_ACLS, DELETE_ACLS, SASL_AUTHENTICATE, ALTER_USERS = 30, 31, 36, 51
+NONE, TOPIC_REFUSED, CLUSTER_REFUSED, LOGIN_FAILED = 0, 29, 31, 58
+TOPIC, WRITE = 2, 4
+ANN, PASSWORD = "ann", "a secret of ann's"
+TOPICS: Final = ("open", "shut", "given")
+
+
+class SecuredWorkers:
+    """A broker of two workers; who comes through the plain listener may do everything."""
+
+    def __init__(self, place: Path) -> None:
+        self.certificates: Final = Certificates(place / "certificates")
+        self.ports: Final = {name: own_port() for name in ("PLAINTEXT", "SASL_SSL", "SSL")}
+        self.audit: Final = place / "audit"
+        self.log: Final = place / "broker.log"
+        password = place / "password"
+        password.touch(mode=0o600)
+        password.write_text(PASSWORD)
+        listeners = ",".join(f"{name}://127.0.0.1:{port}" for name, port in self.ports.items())
+        settings = {
+            "broker.workers": "2",
+            "listeners": listeners,
+            "advertised.listeners": listeners,
+            "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
+            "bootstrap.admin": ANN,
+            "bootstrap.admin.password": f"file:{password}",
+            "connection.failed.authentication.delay.ms": "0",
+            "max.connections.unauthenticated.per.ip": str(PENDING),
+            "authorizer": "acl",
+            "super.users": "User:ANONYMOUS",
+            "audit.log.file": str(self.audit),
+            "wal.commit.interval.ms": "5",
+            "listener.name.ssl.ssl.client.auth": "required",
+            "listener.name.ssl.ssl.principal.mapping.rules": "RULE:^CN=([^,]+),.*$/$1/",
+            **self.certificates.listener(),
+        }
+        self.process: Final = BrokerProcess(place / "data", place, settings)
+
+    @property
+    def plain(self) -> str:
+        return f"127.0.0.1:{self.ports['PLAINTEXT']}"
+
+    async def connect(self, listener: str, keys: str | None = None) -> RawClient:
+        """Over TLS, but for the plain listener."""
+        tls = None if listener == "PLAINTEXT" else self.certificates.context(keys)
+        name = None if tls is None else "localhost"
+        port = self.ports[listener]
+        return RawClient(
+            *await asyncio.open_connection("127.0.0.1", port, ssl=tls, server_hostname=name)
+        )
+
+    @asynccontextmanager
+    async def admin(self) -> AsyncIterator[RawClient]:
+        client = await self.connect("PLAINTEXT")
+        try:
+            yield client
+        finally:
+            await client.close()
+
+    @asynccontextmanager
+    async def logged_in(
+        self, user: str = ANN, password: str = PASSWORD, count: int = CONNECTIONS
+    ) -> AsyncIterator[Sequence[RawClient]]:
+        clients: list[RawClient] = []
+        try:
+            for _ in range(count):
+                clients.append(await self.connect("SASL_SSL"))
+                assert await log_in(clients[-1], user, password) == NONE
+            yield clients
+        finally:
+            for client in clients:
+                await client.close()
+
+    def notes(self, event: str, **wanted: object) -> Sequence[Mapping[str, Any]]:
+        notes = [json.loads(line) for line in self.audit.read_text().splitlines()]
+        return [
+            note
+            for note in notes
+            if note["event"] == event and all(note[key] == wanted[key] for key in wanted)
+        ]
+
+
+async def log_in(client: RawClient, user: str, password: str) -> int:
+    """By PLAIN; the code of the answer."""
+    chosen = await client.call(SASL_HANDSHAKE, 1, mechanism="PLAIN")
+    assert int(chosen.error_code) == NONE
+    token = f"\0{user}\0{password}".encode()
+    answer = await client.call(SASL_AUTHENTICATE, 2, auth_bytes=token)
+    return int(answer.error_code)
+
+
+async def refused_by_all(
+    broker: SecuredWorkers, user: str, password: str, count: int = CONNECTIONS
+) -> None:
+    for _ in range(count):
+        client = await broker.connect("SASL_SSL")
+        assert await log_in(client, user, password) == LOGIN_FAILED
+        assert await client.is_closed_by_server()
+        await client.close()
+
+
+async def written(client: RawClient, topic: str) -> int:
+    """The code of the answer to a Produce of one record."""
+    with contextlib.suppress(AssertionError):
+        await produce(client, topic, b"a value")
+        return NONE
+    return TOPIC_REFUSED
+
+
+def rule(user: str, topic: str) -> dict[str, Any]:
+    return {
+        "resource_type": TOPIC,
+        "resource_name": topic,
+        "resource_pattern_type": int(PatternType.LITERAL),
+        "principal": f"User:{user}",
+        "host": "*",
+        "operation": WRITE,
+        "permission_type": int(Permission.ALLOW),
+    }
+
+
+async def add_rule(client: RawClient, user: str, topic: str) -> None:
+    answer = await client.ask(CREATE_ACLS, 2, creations=[rule(user, topic)])
+    assert [int(one.error_code) for one in answer.results] == [NONE]
+
+
+async def remove_rule(client: RawClient, user: str, topic: str) -> None:
+    found = {
+        {
+            "resource_type": "resource_type_filter",
+            "resource_name": "resource_name_filter",
+            "resource_pattern_type": "pattern_type_filter",
+            "principal": "principal_filter",
+            "host": "host_filter",
+        }.get(key, key): value
+        for key, value in rule(user, topic).items()
+    }
+    answer = await client.ask(DELETE_ACLS, 2, filters=[found])
+    assert [len(one.matching_acls) for one in answer.filter_results] == [1]
+
+
+async def set_password(client: RawClient, user: str, password: str | None) -> None:
+    """None: there is no such user any more."""
+    mechanism = ScramMechanism.SHA_512
+    salt, iterations = b"salt of a test's", 4096
+    if password is None:
+        deleted = [{"name": user, "mechanism": int(mechanism)}]
+        answer = await client.ask(ALTER_USERS, 0, deletions=deleted, upsertions=[])
+    else:
+        one = {"name": user, "mechanism": int(mechanism), "iterations": iterations, "salt": salt}
+        one |= {"salted_password": salt_password(mechanism, password, salt, iterations)}
+        answer = await client.ask(ALTER_USERS, 0, deletions=[], upsertions=[one])
+    assert [int(one.error_code) for one in answer.results] == [NONE]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredWorkers]:
+    place: Path = tmp_path_factory.mktemp("secured")
+    broker = SecuredWorkers(place)
+    with broker.process as process:
+        process.start()
+        at = ("--bootstrap", broker.plain)
+        for topic in TOPICS:
+            assert main(["topic", "create", topic, *at]) == 0
+        assert main(["acl", "add", ANN, "read,write", "topic:open", *at]) == 0
+        yield broker
+        process.stop()
+
+
+def workers_among(notes: Sequence[Mapping[str, Any]]) -> set[int]:
+    return {note["connection"] >> 32 for note in notes}
+
+
+async def test_both_workers_let_in_who_has_the_password_and_write_one_log(
+    broker: SecuredWorkers,
+) -> None:
+    async with broker.logged_in() as clients:
+        for number, client in enumerate(clients):
+            await produce(client, "open", b"value %d" % number)
+        read = [await fetched(client, "open") for client in clients]
+        assert [b"value 5" in answer for answer in read] == [True] * CONNECTIONS
+
+        def noted() -> bool:
+            notes = broker.notes("login", principal=f"User:{ANN}", mechanism="PLAIN")
+            return sum(note["count"] for note in notes) > 0
+
+        await until(noted)
+    (note, *_) = broker.notes("login", principal=f"User:{ANN}", result="ok")
+    assert (note["host"], note["listener"]) == ("127.0.0.1", "SASL_SSL")
+    assert "password" not in json.dumps(note)
+
+
+async def test_wrong_passwords_unknown_users_and_brokers_are_let_in_by_nobody(
+    broker: SecuredWorkers,
+) -> None:
+    for user, password in ((ANN, "another"), ("nobody", PASSWORD), (BROKER_USER, PASSWORD)):
+        await refused_by_all(broker, user, password, count=2)
+
+
+async def test_who_is_not_logged_in_reaches_nothing_here_and_nothing_at_the_head(
+    broker: SecuredWorkers,
+) -> None:
+    for key, version in ((METADATA, 9), (CREATE_TOPICS, 5), (PRODUCE, 9), (ALTER_USERS, 0)):
+        client = await broker.connect("SASL_SSL")
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await client.call(key, version)
+        await client.close()
+
+
+async def test_a_user_that_is_changed_or_removed_is_so_in_every_worker_at_once(
+    broker: SecuredWorkers,
+) -> None:
+    async with broker.admin() as admin:
+        await set_password(admin, "bob", "first")
+        async with broker.logged_in("bob", "first"):
+            pass
+        await set_password(admin, "bob", "second")
+        await refused_by_all(broker, "bob", "first")
+        async with broker.logged_in("bob", "second"):
+            pass
+        await set_password(admin, "bob", None)
+        await refused_by_all(broker, "bob", "second")
+
+
+async def test_a_rule_counts_in_every_worker_as_soon_as_anybody_knows(
+    broker: SecuredWorkers,
+) -> None:
+    async with broker.admin() as admin, broker.logged_in() as clients:
+        for _ in range(3):
+            assert {await written(client, "given") for client in clients} == {TOPIC_REFUSED}
+            await add_rule(admin, ANN, "given")
+            assert {await written(client, "given") for client in clients} == {NONE}
+            await remove_rule(admin, ANN, "given")
+        assert {await written(client, "given") for client in clients} == {TOPIC_REFUSED}
+        read = [await fetched(client, "given") for client in clients]
+        assert [b"a value" in answer for answer in read] == [False] * CONNECTIONS
+
+
+async def test_what_is_relayed_is_authorized_for_who_asked(broker: SecuredWorkers) -> None:
+    async with broker.logged_in() as clients:
+        wanted = {"name": "hers", "num_partitions": 1, "replication_factor": 1}
+        wanted |= {"assignments": [], "configs": []}
+        for client in clients:
+            answer = await client.ask(
+                CREATE_TOPICS, 5, topics=[wanted], timeout=timedelta(0), validate_only=False
+            )
+            assert [int(one.error_code) for one in answer.topics] == [TOPIC_REFUSED]
+            answer = await client.ask(CREATE_ACLS, 2, creations=[rule(ANN, "hers")])
+            assert [int(one.error_code) for one in answer.results] == [CLUSTER_REFUSED]
+        await until(lambda: bool(broker.notes("refused", resource="topic:hers")))
+    note = broker.notes("refused", resource="topic:hers")[0]
+    assert note["principal"] == f"User:{ANN}"
+    assert (note["host"], note["listener"], note["client_id"]) == ("127.0.0.1", "SASL_SSL", "raw")
+    assert workers_among([note]) <= {1, 2}
+
+
+async def test_refusals_of_all_workers_are_noted_and_counted_together(
+    broker: SecuredWorkers,
+) -> None:
+    async with broker.logged_in() as clients:
+        assert {await written(client, "shut") for client in clients} == {TOPIC_REFUSED}
+
+        def counted() -> int:
+            notes = broker.notes("refused", resource="topic:shut", operation="WRITE")
+            return sum(note["count"] for note in notes)
+
+        # A second later the next one says how many there were.
+        while counted() < CONNECTIONS + 1:
+            await asyncio.gather(*(written(client, "shut") for client in clients))
+            await asyncio.sleep(0.05)
+        notes = broker.notes("refused", resource="topic:shut", operation="WRITE")
+        assert len(notes) < counted()
+
+
+async def test_half_done_log_ins_of_an_address_are_counted_over_all_workers(
+    broker: SecuredWorkers,
+) -> None:
+    pending: list[RawClient] = []
+    # Those of the tests before may not have ended in everybody's books yet.
+    async with asyncio.timeout(9):
+        while len(pending) < PENDING:
+            client = await broker.connect("SASL_SSL")
+            try:
+                await client.call(SASL_HANDSHAKE, 1, mechanism="PLAIN")
+            except (asyncio.IncompleteReadError, ConnectionError):
+                await client.close()
+            else:
+                pending.append(client)
+    for _ in range(4):
+        with pytest.raises((ConnectionError, ssl.SSLError, asyncio.IncompleteReadError)):
+            await (await broker.connect("SASL_SSL")).call(SASL_HANDSHAKE, 1, mechanism="PLAIN")
+    assert await log_in_after_handshake(pending.pop()) == NONE
+    for client in pending:
+        await client.close()
+
+
+async def log_in_after_handshake(client: RawClient) -> int:
+    token = f"\0{ANN}\0{PASSWORD}".encode()
+    answer = await client.call(SASL_AUTHENTICATE, 2, auth_bytes=token)
+    await client.close()
+    return int(answer.error_code)
+
+
+async def test_who_shows_a_certificate_is_who_the_rules_make_of_it(broker: SecuredWorkers) -> None:
+    keys = broker.certificates.signed("of-carl", common_name="carl")
+    async with broker.admin() as admin:
+        clients = [await broker.connect("SSL", keys) for _ in range(CONNECTIONS)]
+        assert {await written(client, "given") for client in clients} == {TOPIC_REFUSED}
+        await add_rule(admin, "carl", "given")
+        assert {await written(client, "given") for client in clients} == {NONE}
+        await remove_rule(admin, "carl", "given")
+    for client in clients:
+        await client.close()
+    for _ in range(2):
+        with pytest.raises((ConnectionError, ssl.SSLError, asyncio.IncompleteReadError)):
+            await (await broker.connect("SSL")).call(METADATA, 9)
+
+
+async def test_certificates_are_replaced_in_every_worker_and_nobody_is_cut_off(
+    broker: SecuredWorkers,
+) -> None:
+    async with broker.logged_in() as clients:
+        before = {serial(client) for client in clients}
+        assert len(before) == 1
+        broker.certificates.signed("server", "localhost", "127.0.0.1")
+        os.kill(broker.process.pid, signal.SIGHUP)
+        shown: list[bytes] = []
+        async with asyncio.timeout(60):
+            # Of a few connections each worker has some.
+            while len(shown) < CONNECTIONS:
+                async with broker.logged_in(count=CONNECTIONS) as others:
+                    found = {serial(other) for other in others} - before
+                    together = len({serial(other) for other in others}) == 1
+                    shown = [*found] * CONNECTIONS if found and together else []
+                for client in clients:
+                    await produce(client, "open", b"as ever")
+
+
+def serial(client: RawClient) -> bytes:
+    """What the server showed."""
+    tls = client.writer.get_extra_info("ssl_object")
+    return bytes(tls.getpeercert(binary_form=True))
+
+
+def test_no_secret_is_in_a_command_an_environment_or_a_log(broker: SecuredWorkers) -> None:
+    workers = workers_of(broker.process)
+    assert len(workers) == 2
+    for pid in (broker.process.pid, *workers):
+        for name in ("cmdline", "environ"):
+            assert PASSWORD.encode() not in Path(f"/proc/{pid}/{name}").read_bytes()
+    assert PASSWORD not in broker.log.read_text()
+    assert PASSWORD not in broker.audit.read_text()
+
+
+def test_workers_that_are_killed_under_load_cost_no_record(broker: SecuredWorkers) -> None:
+    at = ("--bootstrap", broker.plain)
+    assert main(["topic", "create", LEDGER_TOPIC, "--partitions", str(PARTITIONS), *at]) == 0
+    assert main(["acl", "add", ANN, "write", f"topic:{LEDGER_TOPIC}", *at]) == 0
+    ledger = Ledger(
+        f"127.0.0.1:{broker.ports['SASL_SSL']}",
+        producers=2,
+        records=600,
+        security_protocol="sasl_ssl",
+        ssl_ca_location=broker.certificates.authority,
+        sasl_mechanism="SCRAM-SHA-512",
+        sasl_username=ANN,
+        sasl_password=PASSWORD,
+    )
+    for share in (0.2, 0.6):
+        blocking_until(lambda share=share: ledger.has(share), "some records to be acknowledged")
+        first = workers_of(broker.process)
+        for victim in first:
+            os.kill(victim, signal.SIGKILL)
+        blocking_until(
+            lambda first=first: len(set(workers_of(broker.process)) - set(first)) == 2,
+            "other lives of both workers",
+        )
+    ledger.join()
+    check(ledger, stored(broker.plain))
+
+
+async def test_a_worker_that_is_killed_is_followed_by_one_that_knows_as_much(
+    broker: SecuredWorkers,
+) -> None:
+    async with broker.admin() as admin:
+        await set_password(admin, "dora", "hers")
+        await add_rule(admin, "dora", "given")
+        first = workers_of(broker.process)
+        for victim in first:
+            os.kill(victim, signal.SIGKILL)
+        await until(lambda: len(set(workers_of(broker.process)) - set(first)) == 2)
+    async with broker.logged_in("dora", "hers") as clients:
+        assert {await written(client, "given") for client in clients} == {NONE}
+        assert {await written(client, "shut") for client in clients} == {TOPIC_REFUSED}
+    await refused_by_all(broker, "dora", "another")
+    async with broker.admin() as admin:
+        await set_password(admin, "dora", None)
+    await refused_by_all(broker, "dora", "hers")
+
+
+def test_a_broker_says_what_is_wrong_with_log_ins_before_there_are_workers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["serve", "--data", str(tmp_path / "data"), "--workers", "2"]
+    settings = tmp_path / "broker.properties"
+    settings.write_text(
+        f"listeners=SASL_PLAINTEXT://127.0.0.1:{own_port()}\nsasl.enabled.mechanisms=OTHER\n"
+        "authorizer=none\nhttp.listen=\n"
+    )
+    assert main([*arguments, "--config", str(settings)]) != 0
+    assert "OTHER is not served" in capsys.readouterr().err
