@@ -90,7 +90,7 @@ def _segment(store: BlockingStore, rng: random.Random, number: int) -> tuple[Rew
     position = 0
     for base in range(first, first + BATCHES * BATCH_RECORDS, BATCH_RECORDS):
         (batch,) = encode_batches(_records(rng, base))
-        bodies.append(batch.data)
+        bodies.append(bytes(batch.data))
         last = Offset(base + BATCH_RECORDS - 1)
         extents.append(
             WalExtent(

@@ -150,7 +150,7 @@ def planned(
         values = [value(rng, words) for _ in range(BATCH_RECORDS)]
         table = _records(base, values)
         (batch,) = encode_batches(table)
-        bodies.append(batch.data)
+        bodies.append(bytes(batch.data))
         extents.append(
             WalExtent(
                 key,

@@ -10,7 +10,8 @@
    takes at least half of the block that it keeps in memory: who does not read an answer keeps at
    most twice as much as it is charged for. Else a copy is handed on. What comes from the cache's
    disk tier was read for this answer alone.
-3. Parquet segments, turned back into RecordBatches by `tiering.segment_reader`.
+3. Parquet segments, turned back into RecordBatches by `tiering.segment_reader`, which keeps those
+   of a row group in one piece of memory. They are handed on or copied by the same rule.
 
 The marker of a transaction is read nowhere: its batch is made.
 
@@ -252,6 +253,11 @@ class ExtentSource:
         except DisklessError as error:
             return Piece(SEGMENT, error=error)
         self.segment_reads += 1
+        kept = _kept_for_little(batches)
+        if kept:
+            copy = partial(_copied_out, batches, kept, self._memory)
+            is_much = sum(len(batch.data) for batch in batches) > COPIED_AT_ONCE_BYTES
+            batches = await self._threads.run(copy) if is_much else copy()
         return Piece(SEGMENT, batches=batches)
 
     async def _fetch_object(self, span: Span) -> Piece | _Shared:
@@ -321,6 +327,46 @@ def _may_hand_on(view: memoryview, used_bytes: int) -> bool:
         return False
     with memoryview(view.obj) as whole:
         return whole.nbytes <= _PINNED_PER_READ * used_bytes
+
+
+def _kept_for_little(batches: Sequence[EncodedBatch]) -> frozenset[int]:
+    """Which memory (by its id) these batches keep without having half of it."""
+    used_bytes: Counter[int] = Counter()
+    whole_bytes: dict[int, int] = {}
+    for batch in batches:
+        data = batch.data
+        if isinstance(data, memoryview):
+            memory = id(data.obj)
+            used_bytes[memory] += len(data)
+            if memory not in whole_bytes:
+                with memoryview(data.obj) as whole:
+                    whole_bytes[memory] = whole.nbytes
+    return frozenset(
+        memory
+        for memory, length_bytes in whole_bytes.items()
+        if length_bytes > _PINNED_PER_READ * used_bytes[memory]
+    )
+
+
+def _copied_out(
+    batches: Sequence[EncodedBatch], kept: frozenset[int], memory: ReadMemory
+) -> Sequence[EncodedBatch]:
+    """The batches, and those in `kept` in memory of the caller's own."""
+    copied = [
+        batch.data
+        for batch in batches
+        if isinstance(batch.data, memoryview) and id(batch.data.obj) in kept
+    ]
+    region = memory.lend(sum(map(len, copied)))
+    copy_into(region, copied)
+    settled = []
+    end = 0
+    for batch in batches:
+        if isinstance(batch.data, memoryview) and id(batch.data.obj) in kept:
+            start, end = end, end + len(batch.data)
+            batch = batch._replace(data=region[start:end])
+        settled.append(batch)
+    return settled
 
 
 def _read_chunks(jobs: Sequence[tuple[ChunkBytes, Span]], memory: ReadMemory) -> list[Piece]:

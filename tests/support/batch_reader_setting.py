@@ -33,6 +33,7 @@ from wal.coordinates import (
     Offset,
     TopicIdPartition,
 )
+from wal.crc import Buffer
 from wal.errors import (
     DisklessError,
 )
@@ -82,7 +83,7 @@ class Encoded(NamedTuple):
 
     base_offset: int
     last_offset: int
-    data: bytes
+    data: Buffer
 
 
 class FakeSegments:

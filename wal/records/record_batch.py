@@ -112,7 +112,8 @@ class EncodedBatch(NamedTuple):
 
     base_offset: int
     last_offset: int
-    data: bytes
+    data: Buffer
+    """Not to be written to; it may be a part of what keeps other batches in memory too."""
 
 
 def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:

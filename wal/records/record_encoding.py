@@ -2,7 +2,9 @@
 
 The numbers around key, value and headers are packed into byte columns, and one
 element-wise join of prefix, key, middle, value, tail and headers yields every record, with all
-records of a batch adjacent. A batch is then its header and one slice.
+records of a batch adjacent and room for its header before them. The header is written there, so
+what the join made is what is served: batches are slices of it, and each keeps all of it in memory.
+Where batches are small they are copied out.
 
 Encoded batches are not compressed; otherwise they decode to the rows that they were made of.
 
@@ -13,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -33,6 +36,13 @@ from wal.records.record_batch import (
 )
 from wal.records.record_columns import RECORD_SCHEMA, SLICE_BYTES
 from wal.records.varint_columns import Bools, UInt64s, pack_varints, varint_sizes, zigzag
+
+_CRC_BYTES: Final = 4
+"""Of a header, right before what the CRC covers."""
+
+_SLICED_FROM_BYTES: Final = 64 << 10
+"""Size from which on batches are left where they were made, on average: as those of objects are, of
+which a slice is cheaper than a copy from there on."""
 
 _BATCH_COLUMNS: Final = (
     "batch_base_offset",
@@ -91,10 +101,11 @@ def _encode_slice(rows: pa.RecordBatch) -> Iterator[EncodedBatch]:
     offset_deltas = offsets - base_offsets
     _check_rows(rows, is_first, offset_deltas)
 
-    record_bounds, records = _encode_records(
-        rows, timestamps - np.repeat(timestamps[firsts], counts), offset_deltas
+    bounds, encoded = _encode_records(
+        rows, timestamps - np.repeat(timestamps[firsts], counts), offset_deltas, firsts
     )
-    bounds = record_bounds[np.append(firsts, len(offsets))].tolist()
+    finished = encoded.toreadonly()
+    are_small = len(encoded) < _SLICED_FROM_BYTES * len(firsts)
     batch_columns = [rows.column(name).to_numpy()[firsts].tolist() for name in _BATCH_COLUMNS]
     for index, (
         base_offset,
@@ -117,7 +128,7 @@ def _encode_slice(rows: pa.RecordBatch) -> Iterator[EncodedBatch]:
             strict=True,
         )
     ):
-        payload = records[bounds[index] : bounds[index + 1]]
+        start, end = bounds[index], bounds[index + 1]
         attributes &= ~(CODEC_MASK | TIMESTAMP_TYPE_BIT | DELETE_HORIZON_BIT)
         if timestamp_type == LOG_APPEND_TIME:
             attributes |= TIMESTAMP_TYPE_BIT
@@ -131,11 +142,15 @@ def _encode_slice(rows: pa.RecordBatch) -> Iterator[EncodedBatch]:
             base_sequence,
             count,
         )
-        length = HEADER_BYTES + len(payload) - LENGTH_PREFIX_BYTES
-        uncovered = HEADER.pack(base_offset, length, leader_epoch, MAGIC_V2, 0, *fields)
-        crc = crc32c(payload, crc32c(uncovered[CRC_START:]))
-        header = HEADER.pack(base_offset, length, leader_epoch, MAGIC_V2, crc, *fields)
-        yield EncodedBatch(base_offset, last_offset, b"".join((header, payload)))
+        length = end - start - LENGTH_PREFIX_BYTES
+        header = HEADER.pack(base_offset, length, leader_epoch, MAGIC_V2, 0, *fields)
+        encoded[start : start + HEADER_BYTES] = header
+        crc = crc32c(finished[start + CRC_START : end])
+        encoded[start + CRC_START - _CRC_BYTES : start + CRC_START] = crc.to_bytes(
+            _CRC_BYTES, "big"
+        )
+        data = finished[start:end]
+        yield EncodedBatch(base_offset, last_offset, bytes(data) if are_small else data)
 
 
 def _check_rows(rows: pa.RecordBatch, is_first: Bools, offset_deltas: Int64s) -> None:
@@ -156,9 +171,12 @@ def _check_rows(rows: pa.RecordBatch, is_first: Bools, offset_deltas: Int64s) ->
 
 
 def _encode_records(
-    rows: pa.RecordBatch, timestamp_deltas: Int64s, offset_deltas: Int64s
-) -> tuple[Int64s, memoryview]:
-    """All records as bytes back to back, and the bounds of each."""
+    rows: pa.RecordBatch, timestamp_deltas: Int64s, offset_deltas: Int64s, firsts: Int64s
+) -> tuple[list[int], memoryview]:
+    """The bounds of all batches, and their bytes: each is room for a header and its records.
+
+    `firsts` are the first rows of the batches. The bytes can be written to.
+    """
     keys, values = rows.column("key"), rows.column("value")
     key_lengths, value_lengths = _lengths(keys), _lengths(values)
     header_counts, headers = _encode_headers(rows.column("headers"))
@@ -173,15 +191,17 @@ def _encode_records(
     for raw in (timestamp_raw, offset_raw, key_raw, value_raw, count_raw):
         body_lengths += varint_sizes(raw)
     length_raw = zigzag(body_lengths)
-    record_lengths = varint_sizes(length_raw) + body_lengths
-    bounds = np.zeros(len(record_lengths) + 1, dtype=np.int64)
-    np.cumsum(record_lengths, out=bounds[1:])
+    room_lengths = np.zeros(len(body_lengths), dtype=np.int64)
+    room_lengths[firsts] = HEADER_BYTES
+    bounds = _bounds(room_lengths + varint_sizes(length_raw) + body_lengths)
     if bounds[-1] > 2**31 - 1:
         raise CorruptBatch(
             f"batch at offset {rows.column('batch_base_offset')[0]}: its rows encode to"
             f" {bounds[-1]} bytes"
         )
+    room = pa.py_buffer(bytes(HEADER_BYTES * len(firsts)))
     joined = pc.binary_join_element_wise(
+        _byte_strings(_bounds(room_lengths), room),
         _packed([length_raw, b"\x00", timestamp_raw, offset_raw, key_raw]),
         keys,
         _packed([value_raw]),
@@ -192,7 +212,21 @@ def _encode_records(
         null_handling="replace",
         null_replacement=b"",
     )
-    return bounds, memoryview(joined.buffers()[2])
+    of_batches = bounds[np.append(firsts, len(room_lengths))].tolist()
+    return of_batches, np.frombuffer(joined.buffers()[2], np.uint8).data
+
+
+def _bounds(lengths: Int64s) -> Int64s:
+    """Where each of some byte strings begins that lie back to back, and where the last one ends."""
+    bounds = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=bounds[1:])
+    return bounds
+
+
+def _byte_strings(bounds: Int64s | npt.NDArray[np.int32], data: pa.Buffer) -> pa.Array:
+    """The byte strings that lie between `bounds` in `data`, fewer than 2 GiB."""
+    places = pa.py_buffer(bounds.astype(np.int32, copy=False))
+    return pa.Array.from_buffers(pa.binary(), len(bounds) - 1, [None, places, data])
 
 
 def _lengths(column: pa.Array) -> Int64s:
@@ -202,12 +236,8 @@ def _lengths(column: pa.Array) -> Int64s:
 
 
 def _packed(columns: Sequence[UInt64s | bytes]) -> pa.Array:
-    offsets, data = pack_varints(columns)
-    return pa.Array.from_buffers(
-        pa.binary(),
-        len(offsets) - 1,
-        [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)],
-    )
+    bounds, data = pack_varints(columns)
+    return _byte_strings(bounds, pa.py_buffer(data))
 
 
 def _encode_headers(column: pa.Array) -> tuple[Int64s, pa.Array]:
@@ -216,8 +246,7 @@ def _encode_headers(column: pa.Array) -> tuple[Int64s, pa.Array]:
     rows = len(counts)
     pairs = column.flatten()
     if not len(pairs):
-        nothing = pa.py_buffer(np.zeros(rows + 1, dtype=np.int32))
-        return counts, pa.Array.from_buffers(pa.binary(), rows, [None, nothing, pa.py_buffer(b"")])
+        return counts, _byte_strings(np.zeros(rows + 1, dtype=np.int32), pa.py_buffer(b""))
     keys, values = pairs.field("key"), pairs.field("value")
     joined = pc.binary_join_element_wise(
         _packed([zigzag(_lengths(keys))]),
@@ -230,7 +259,5 @@ def _encode_headers(column: pa.Array) -> tuple[Int64s, pa.Array]:
     )
     # The headers of a record are adjacent: the same bytes with fewer offsets are its headers.
     _, pair_offsets, data = joined.buffers()
-    first_pairs = np.zeros(rows + 1, dtype=np.int64)
-    np.cumsum(counts, out=first_pairs[1:])
-    bounds = np.frombuffer(pair_offsets, dtype=np.int32)[first_pairs]
-    return counts, pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(bounds), data])
+    bounds = np.frombuffer(pair_offsets, dtype=np.int32)[_bounds(counts)]
+    return counts, _byte_strings(bounds, data)

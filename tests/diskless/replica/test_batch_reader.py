@@ -156,6 +156,34 @@ async def test_an_answer_keeps_no_block_of_which_it_has_little(tmp_path: Path) -
         assert await shared_bytes(4) > 4 * LARGE - 1_000, "partitions keep it together"
 
 
+async def test_an_answer_keeps_no_row_group_of_which_it_has_little(setting: Setting) -> None:
+    made = [
+        build_batch([Row(NOW_MS, None, bytes([n]) * LARGE)], base_offset=n, leader_epoch=0)
+        for n in range(8)
+    ]
+    group, size = memoryview(b"".join(made)), len(made[0])
+    segment = a_segment(setting, 0, 7)
+    setting.segments.batches = [Encoded(n, n, group[n * size : (n + 1) * size]) for n in range(8)]
+
+    async def shared(count: int) -> int:
+        result = await setting.read(segment, offset=1, max_bytes=count * size)
+        assert b"".join(result.records) == group[size : (1 + count) * size]
+        return sum(
+            isinstance(record, memoryview) and record.obj is group.obj for record in result.records
+        )
+
+    assert [await shared(count) for count in (1, 3, 4, 7)] == [0, 0, 4, 7]
+    # What was made in several pieces of memory is judged piece by piece.
+    setting.segments.batches[5:] = [
+        Encoded(n, n, memoryview(data)) for n, data in enumerate(made[5:], 5)
+    ]
+    result = await setting.read(segment, offset=4, max_bytes=3 * size)
+    assert b"".join(result.records) == group[4 * size : 7 * size]
+    owners = [record.obj for record in result.records if isinstance(record, memoryview)]
+    assert owners[1:] == made[5:7]
+    assert owners[0] is not group.obj
+
+
 async def test_damage_of_a_large_batch_is_fetched_anew_and_then_an_error(tmp_path: Path) -> None:
     async with in_place(tmp_path, block_bytes=8 * LARGE) as setting:
         sent = [batch(bytes(LARGE)), batch(bytes(LARGE))]

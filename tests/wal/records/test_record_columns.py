@@ -235,6 +235,20 @@ def test_other_clients_read_what_is_encoded_here(reader: Any, batch: list[Row]) 
     ] == model(readable, 2**33)
 
 
+@pytest.mark.parametrize("value_bytes", [100, 70_000])
+def test_large_batches_are_served_out_of_the_memory_they_were_made_in(value_bytes: int) -> None:
+    sent = [
+        build_batch([Row(NOW, b"k%d" % n, bytes([n]) * value_bytes), Row(NOW)], base_offset=10 * n)
+        for n in range(4)
+    ]
+    encoded = encode_batches(decode_batches([located(data, 10 * n) for n, data in enumerate(sent)]))
+    assert [batch.data for batch in encoded] == sent
+    views = [batch.data for batch in encoded if isinstance(batch.data, memoryview)]
+    assert len(views) == (4 if value_bytes > 1000 else 0), "little is copied out"
+    assert len({id(view.obj) for view in views}) <= 1
+    assert all(view.readonly and view.format == "B" for view in views)
+
+
 def test_no_batches_give_an_empty_table_and_no_rows_give_no_batches() -> None:
     table = decode_batches([])
     assert table.schema == RECORD_SCHEMA

@@ -26,6 +26,7 @@ from wal.coordinates import (
     NO_SEQUENCE,
     TopicIdPartition,
 )
+from wal.crc import Buffer
 from wal.errors import KeysMissing, RecordTooLarge, Rejected
 from wal.records.compression import NONE
 from wal.records.recompression import Compression, recompressed
@@ -207,7 +208,7 @@ def _as_records(table: pa.Table, firsts: Int64s, counts: Int64s, timestamp_ms: i
     return pa.table([columns[name] for name in RECORD_SCHEMA.names], schema=RECORD_SCHEMA)
 
 
-def _made(data: bytes, partition: int, topic: SinkTopic, compression: Compression) -> MadeBatch:
+def _made(data: Buffer, partition: int, topic: SinkTopic, compression: Compression) -> MadeBatch:
     """Offsets in an object are relative: the batch's own base offset is 0."""
     header = parse_header(data)._replace(base_offset=0)
     if compression.codec == NONE:
