@@ -33,7 +33,7 @@ from metadata.records.groups import WHENEVER_COMMITTED, CommittedOffset
 from metadata.replica.replica import Replica
 from metadata.retention_settings import DEFAULT_RETENTION, RetentionSettings
 from metadata.rules.acls import decide_create_acls, decide_delete_acls
-from metadata.rules.brokers import decide_register_broker, decide_unregister_brokers
+from metadata.rules.brokers import decide_leave, decide_register_broker, decide_unregister_brokers
 from metadata.rules.commit import Decision, check_commit, closed_of, decide_commits, producers_of
 from metadata.rules.commit_request import CheckedCommit
 from metadata.rules.files import (
@@ -185,12 +185,13 @@ class PartitionCoordinator:
     async def register_broker(self, broker: ops.RegisteredBroker) -> None:
         """A broker is alive; written down when it is new or somewhere else.
 
-        One without a host says that it stops.
+        One without a host says that it stops, in that life.
         Raises: InvalidRequest (another live broker has its node id), CommitFailed.
         """
         if not broker.host:
-            self.sessions.forget(broker.broker_id)
-            await self.unregister_brokers([broker.broker_id])
+            await self._perform(lambda view, _: decide_leave(view, broker))
+            if broker.broker_id not in self.replica.brokers():
+                self.sessions.forget(broker.broker_id)
             return
         self.sessions.hear(broker)
         await self._perform(lambda view, _: decide_register_broker(view, broker))

@@ -44,6 +44,17 @@ def decide_register_broker(view: SpeculativeView, broker: RegisteredBroker) -> D
     return Decision((record,), None)
 
 
+def decide_leave(view: SpeculativeView, broker: RegisteredBroker) -> Decision[None]:
+    """A record when `broker` is registered in this very life.
+
+    Another process with its node id, which was refused, says that it stops as well.
+    """
+    known = view.broker(broker.broker_id)
+    if known is None or known.incarnation != broker.incarnation:
+        return Decision((), None)
+    return decide_unregister_brokers(view, [broker.broker_id])
+
+
 def decide_unregister_brokers(view: SpeculativeView, broker_ids: Sequence[int]) -> Decision[None]:
     """One record for each of them that is registered."""
     records = []

@@ -5,18 +5,18 @@ racks.until_each_leads({1, 2})
 racks.until_sent_to("diskless_az=a", {1}, asked=2)
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from diskless.cli.metadata_sources import Range, read_bucket
 from metadata.records.control import NO_BROKER, LeaderChangeRecord
 from metadata.records.file_committed import FileCommittedRecord
-from metadata.records.records import decode_record
+from metadata.records.records import MetadataRecord, decode_record
 from tests.support import stock_clients as clients
 from tests.support.broker_cluster import Cluster
 from tests.support.live_broker import until
@@ -24,7 +24,14 @@ from wal.coordinates import ObjectKey, TopicIdPartition
 
 TOPIC: Final = "t"
 PARTITIONS: Final = 12
+ROUNDS: Final = 10
 INTERVAL_MS: Final = 1_000
+
+
+def logged_records(store_url: str) -> Iterator[tuple[int, MetadataRecord]]:
+    """All records of the metadata logs in a store, each with its metadata partition."""
+    for logged in read_bucket(store_url, Range()):
+        yield logged.partition, decode_record(logged.value)
 
 
 class CommittedObject(NamedTuple):
@@ -103,6 +110,24 @@ class Racks:
             f"{client_id} is sent to {brokers}",
         )
 
+    def produce(self, rack: str, topic: str = TOPIC) -> list[tuple[int, int]]:
+        """Write one record to every partition from a rack, `ROUNDS` times; where they are."""
+        places: list[tuple[int, int]] = []
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            assert error is None, error
+            places.append(clients.place_of(message))
+
+        producer = clients.confluent_producer(
+            self.cluster.bootstrap, client_id=f"diskless_az={rack}", enable_idempotence=True
+        )
+        for number in range(ROUNDS):
+            for index in range(PARTITIONS):
+                producer.produce(topic, b"%d" % number, partition=index, on_delivery=delivered)
+            assert producer.flush(clients.TIMEOUT_S) == 0
+        assert len(places) == ROUNDS * PARTITIONS
+        return places
+
     def read_all(self, rack: str, node_id: int, places: Sequence[tuple[int, int]]) -> None:
         """A consumer in `rack` that knows one broker reads what is at these offsets."""
         bootstrap = self.cluster.brokers[node_id].bootstrap
@@ -130,13 +155,13 @@ class Racks:
         uploaders: dict[ObjectKey, int] = {}
         coordinators: dict[ObjectKey, set[int]] = {}
         hosts: dict[int, int] = {}
-        for logged in read_bucket(self._store_url, Range()):
-            match decode_record(logged.value):
+        for index, record in logged_records(self._store_url):
+            match record:
                 case FileCommittedRecord() as file:
                     uploaders[file.object_key] = file.uploader_broker_id
-                    coordinators.setdefault(file.object_key, set()).add(logged.partition)
+                    coordinators.setdefault(file.object_key, set()).add(index)
                 case LeaderChangeRecord(broker_id=broker_id) if broker_id != NO_BROKER:
-                    hosts[logged.partition] = broker_id
+                    hosts[index] = broker_id
         return {
             key: CommittedObject(
                 uploader,

@@ -436,16 +436,23 @@ class CoordinatorMachine(TransactionRules, RuleBasedStateMachine):
         assert not block & self.model.producer_ids, "an id was given out twice"
         self.model.producer_ids |= block
 
-    @rule(number=st.integers(1, 3), goes=st.booleans())
-    def register_broker(self, number: int, goes: bool) -> None:
+    @rule(number=st.integers(1, 3))
+    def register_broker(self, number: int) -> None:
         broker = ops.RegisteredBroker(
-            number, "" if goes else f"b{number}", 9092, "", self.world.life(), f"X://b{number}:9093"
+            number, f"b{number}", 9092, "", self.world.life(), f"X://b{number}:9093"
         )
         self.run(self.world.coordinator.register_broker(broker))
-        if goes:
-            self.model.brokers.pop(number, None)
-        else:
-            self.model.brokers[number] = broker
+        self.model.brokers[number] = broker
+
+    @rule(number=st.integers(1, 3), is_another=st.booleans())
+    def leave(self, number: int, is_another: bool) -> None:
+        known = self.model.brokers.get(number)
+        is_known = known is not None and not is_another
+        life = known.incarnation if known is not None and is_known else self.world.life()
+        gone = ops.RegisteredBroker(number, "", 0, "", life, "")
+        self.run(self.world.coordinator.register_broker(gone))
+        if is_known:
+            del self.model.brokers[number]
 
     # -- reading --------------------------------------------------------------------------------
 

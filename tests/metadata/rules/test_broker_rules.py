@@ -1,4 +1,4 @@
-"""Which brokers may register."""
+"""Which brokers may register, and which of them leave."""
 
 from pathlib import Path
 from uuid import UUID
@@ -23,3 +23,18 @@ async def test_a_broker_that_writes_other_metadata_is_refused_by_name(
         with pytest.raises(InvalidRequest, match=said):
             await bench.coordinator.register_broker(theirs)
         assert set(bench.coordinator.replica.brokers()) == {1}
+
+
+async def test_only_the_life_that_is_registered_leaves(tmp_path: Path) -> None:
+    async with running_coordinator(tmp_path, MemoryMetadataLog()) as bench:
+        mine = RegisteredBroker(1, "h", 1, "", UUID(int=1), "", metadata_version=METADATA_VERSION)
+        await bench.coordinator.register_broker(mine)
+        stopping = mine._replace(host="", port=0)
+        await bench.coordinator.register_broker(stopping._replace(incarnation=UUID(int=7)))
+        assert set(bench.coordinator.replica.brokers()) == {1}, "that one was refused"
+        with pytest.raises(InvalidRequest, match="in use"):
+            await bench.coordinator.register_broker(
+                mine._replace(host="elsewhere", incarnation=UUID(int=7))
+            )
+        await bench.coordinator.register_broker(stopping)
+        assert not bench.coordinator.replica.brokers()
