@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.broker_racks import Racks
+from tests.support.broker_racks import PARTITIONS, Racks
 from tests.support.live_broker import until
 from tests.support.numbered_records import NumberedProducer, assert_each_once
 
+IN_B = "diskless_az=b"
 NO_SESSION_ENDS = {"broker.session.timeout.ms": "600000"}
 
 
@@ -35,6 +36,13 @@ def test_each_broker_leads_and_clients_stay_in_their_rack(tmp_path: Path, stack:
     )
     producer.send(60)
     producer.flush()
+    racks.cluster.create(1, "u", PARTITIONS)
+    for asked in everybody:
+        until(lambda asked=asked: racks.sent_to(IN_B, asked) == {2, 3}, "both are gateways in b")
+    racks.produce("b", "u")
+    written = [one for one in racks.committed().values() if one.uploader in racks.of("b")]
+    assert {one.uploader for one in written} == racks.of("b")
+    assert all(len(one.coordinators) <= 2 for one in written), "two brokers share three"
 
     racks.cluster.brokers[1].stop()
     racks.until_sent_to("diskless_az=a", racks.of("b"), 2)
@@ -48,7 +56,7 @@ def test_each_broker_leads_and_clients_stay_in_their_rack(tmp_path: Path, stack:
     racks.cluster.brokers[3].kill()
     producer.send(60)
     producer.flush()
-    racks.until_sent_to("diskless_az=b", {2}, 1)
+    racks.until_sent_to(IN_B, {2}, 1)
     assert_each_once(racks.cluster.brokers[2].bootstrap, producer)
 
 
@@ -57,8 +65,8 @@ def test_a_gateway_that_is_killed_is_left_long_before_its_session_ends(
 ) -> None:
     """It leads nothing, so no election tells that it is gone."""
     racks = Racks(tmp_path, stack, {1: "a", 2: "b"}, gateways_only={2}, settings=NO_SESSION_ENDS)
-    racks.until_sent_to("diskless_az=b", {2}, 1)
-    producer = NumberedProducer(racks.cluster.bootstrap, client_id="diskless_az=b")
+    racks.until_sent_to(IN_B, {2}, 1)
+    producer = NumberedProducer(racks.cluster.bootstrap, client_id=IN_B)
     producer.send(60)
     producer.flush()
     racks.cluster.brokers[2].kill()
