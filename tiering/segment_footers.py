@@ -119,7 +119,12 @@ def _metadata(footer: SegmentFooter) -> pq.FileMetaData:
 
 
 def _typed_columns(footer: SegmentFooter) -> tuple[int, bytes]:
-    return remembered_columns(_metadata(footer).schema.to_arrow_schema())
+    schema = _metadata(footer).schema.to_arrow_schema()
+    try:
+        return remembered_columns(schema, footer.typed_columns)
+    except ValueError:
+        # Of another release. The columns themselves tell all that must not be lost.
+        return remembered_columns(schema, b"")
 
 
 def _greatest_producer_id(footer: SegmentFooter) -> int:

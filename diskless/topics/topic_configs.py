@@ -67,7 +67,8 @@ def _schema_configs(side: str) -> tuple[TopicConfig, ...]:
             NO_FORMAT,
             FORMATS,
             f"What {side}s are written in. With json or avro, segments have them as typed columns "
-            f"too, in `{column}`. Brokers refuse no record for it. Not one of Kafka's keys.",
+            f"too, in `{column}`; Protobuf is not read. Brokers refuse no record for it. Not one "
+            "of Kafka's keys.",
         ),
         choice_config(
             f"{side}.schema.source",

@@ -1,7 +1,10 @@
 """Schemas of JSON and Avro, values of them, and the columns that should come out."""
 
+import json
+import math
 from collections.abc import Mapping
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any
 
 from hypothesis import strategies as st
@@ -118,8 +121,12 @@ AVRO_LEAVES = st.sampled_from(
         {"type": "long", "logicalType": "timestamp-micros"},
         {"type": "long", "logicalType": "local-timestamp-micros"},
         {"type": "bytes", "logicalType": "decimal", "precision": 20, "scale": 3},
+        {"type": "array", "items": "null"},
+        {"type": "array", "items": ["null"]},
+        {"type": "map", "values": "null"},
     ]
 )
+CUT_LEVEL = 8
 
 
 class _Names:
@@ -155,6 +162,33 @@ def _named_leaf(kind: str) -> st.SearchStrategy[Any]:
     )
 
 
+def _named_unit() -> st.SearchStrategy[Any]:
+    return st.just(None).map(lambda _: {"type": "record", "name": _NAMES.take(), "fields": []})
+
+
+def kind_of(schema: Any) -> str:
+    """What an alternative of this type is called."""
+    if isinstance(schema, str):
+        return schema
+    return str(schema.get("name", schema["type"]))
+
+
+def _several(parts: list[Any]) -> st.SearchStrategy[Any]:
+    """A union of these, of which Avro allows one of each kind and no union."""
+    kinds = {kind_of(part): part for part in parts if not isinstance(part, list)}
+    alternatives = list(kinds.values())
+    if len(alternatives) < 2:
+        return st.just({"type": "array", "items": "null"})
+    return st.one_of(
+        st.just(alternatives),
+        st.integers(0, len(alternatives)).map(lambda at: _nullable(alternatives, at)),
+    )
+
+
+def _nullable(alternatives: list[Any], at: int) -> list[Any]:
+    return [*alternatives[:at], "null", *alternatives[at:]]
+
+
 AVRO_PARTS = st.recursive(
     st.one_of(AVRO_LEAVES, _named_leaf("enum"), _named_leaf("fixed")),
     lambda inner: st.one_of(
@@ -163,19 +197,166 @@ AVRO_PARTS = st.recursive(
         inner.map(lambda items: {"type": "array", "items": items}),
         inner.map(lambda items: {"type": "map", "values": items}),
         inner.map(lambda items: ["null", {"type": "array", "items": items}]),
+        st.lists(st.one_of(inner, _named_unit()), min_size=2, max_size=4).flatmap(_several),
+        _named_unit().map(lambda unit: ["null", unit]),
     ),
     max_leaves=6,
 )
+
+
+def _containing_itself(leaf: Any) -> st.SearchStrategy[Any]:
+    name = _NAMES.take()
+    fields = [
+        ["null", name],
+        {"type": "array", "items": name},
+        {"type": "map", "values": name},
+        ["string", name, "null", {"type": "array", "items": name}],
+    ]
+    return st.lists(st.sampled_from(fields), min_size=1, max_size=2).map(
+        lambda more: {
+            "type": "record",
+            "name": name,
+            "fields": [
+                {"name": f"f{index}", "type": part} for index, part in enumerate([leaf, *more])
+            ],
+        }
+    )
+
+
+AVRO_RECURSIVE = AVRO_LEAVES.filter(lambda leaf: leaf != "float").flatmap(_containing_itself)
+"""Records that contain themselves. As text a float has fewer digits than as a double."""
 AVRO_SCHEMAS = st.one_of(_avro_record(AVRO_PARTS), AVRO_PARTS.filter(lambda s: s != "null"))
 
 
+class JsonText:
+    """Equal to a text of JSON that says the same."""
+
+    def __init__(self, wanted: Any) -> None:
+        self._wanted = wanted
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, str) and json.loads(other) == self._wanted
+
+    def __hash__(self) -> int:
+        raise TypeError
+
+    def __repr__(self) -> str:
+        return f"JsonText({self._wanted!r})"
+
+
 def avro_values(schema: Any) -> st.SearchStrategy[tuple[Any, Any]]:
-    """(a value of the schema, what its column holds)."""
-    if isinstance(schema, list):
-        if schema == ["double"]:
-            return avro_values("double")
-        (part,) = (one for one in schema if one != "null")
-        return st.one_of(st.just((None, None)), avro_values(part))
+    """(a value of the schema, as fastavro takes it, what its column holds)."""
+    return _Values({}, 12, is_text=False).of(schema, 0)
+
+
+class _Values:
+    """Values of a schema, and of the records in it that are named again within themselves."""
+
+    def __init__(self, known: Mapping[str, Any], fuel: int, *, is_text: bool) -> None:
+        self._known = known
+        self._fuel = fuel
+        """How often a record may still be within itself."""
+        self._is_text = is_text
+
+    def of(self, schema: Any, level: int) -> st.SearchStrategy[tuple[Any, Any]]:
+        if isinstance(schema, list):
+            return self._union(schema, level)
+        kind = schema["type"] if isinstance(schema, dict) else schema
+        match kind:
+            case "record":
+                known = {**self._known, schema["name"]: schema}
+                inside = _Values(known, self._fuel, is_text=self._is_text)
+                return inside._record(schema, level)
+            case "array" | "map" if self._fuel < 0:
+                empty: Any = [] if kind == "array" else {}
+                wanted = 0 if schema.get("items") in ("null", ["null"]) else []
+                is_object = self._is_text and kind == "map" and schema["values"] != "null"
+                return st.just((empty, {} if is_object else wanted))
+            case "array":
+                inner = self.of(schema["items"], level + 1)
+                found = st.lists(inner, max_size=3)
+                if schema["items"] in ("null", ["null"]):
+                    return found.map(lambda pairs: ([None] * len(pairs), len(pairs)))
+                return found.map(
+                    lambda found: ([one for one, _ in found], [one for _, one in found])
+                )
+            case "map":
+                inner = self.of(schema["values"], level + 1)
+                return st.dictionaries(TEXTS, inner, max_size=3).map(
+                    lambda found: (
+                        {name: pair[0] for name, pair in found.items()},
+                        self._map({name: pair[1] for name, pair in found.items()}, schema),
+                    )
+                )
+            case _ if kind in self._known:
+                return self._within_itself(kind, level)
+        found = avro_leaves(schema)
+        return found.map(lambda pair: (pair[0], as_json(pair[1]))) if self._is_text else found
+
+    def _map(self, found: dict[str, Any], schema: Any) -> Any:
+        if schema["values"] == "null":
+            return list(found)
+        return found if self._is_text else list(found.items())
+
+    def _record(self, schema: Any, level: int) -> st.SearchStrategy[tuple[Any, Any]]:
+        parts = {field["name"]: self.of(field["type"], level + 1) for field in schema["fields"]}
+        if not parts:
+            return st.just(({}, True))
+        return st.fixed_dictionaries(parts).map(
+            lambda found: (
+                {name: pair[0] for name, pair in found.items()},
+                {name: pair[1] for name, pair in found.items()},
+            )
+        )
+
+    def _union(self, schema: Any, level: int) -> st.SearchStrategy[tuple[Any, Any]]:
+        if schema in (["double"], ["null"]):
+            return self.of(schema[0], level)
+        several = [one for one in schema if one != "null"]
+        null = st.just((None, None))
+        if len(several) == 1:
+            if self._fuel < 0:
+                return null
+            name = kind_of(several[0])
+            there = self.of(several[0], level).map(lambda pair: ((name, pair[0]), pair[1]))
+            return st.one_of(null, there)
+        if self._fuel < 0:
+            several = several[:1]
+        found = [self._alternative(one, schema, level) for one in several]
+        return st.one_of(*found, *([null] if "null" in schema else []))
+
+    def _alternative(self, one: Any, schema: Any, level: int) -> st.SearchStrategy[tuple[Any, Any]]:
+        names = [kind_of(other) for other in schema if other != "null"]
+        name = kind_of(one)
+        none = {} if self._is_text else dict.fromkeys(names)
+        return self.of(one, level + 1).map(lambda pair: ((name, pair[0]), {**none, name: pair[1]}))
+
+    def _within_itself(self, name: str, level: int) -> st.SearchStrategy[tuple[Any, Any]]:
+        is_cut = level >= CUT_LEVEL and not self._is_text
+        inside = _Values(self._known, self._fuel - 1, is_text=self._is_text or is_cut)
+        # Made when it is drawn, for most values end before.
+        found = st.deferred(lambda: inside._record(self._known[name], level))
+        return found.map(lambda pair: (pair[0], JsonText(pair[1]))) if is_cut else found
+
+
+def as_json(value: Any) -> Any:
+    """A leaf as text of JSON has it."""
+    match value:
+        case bytes():
+            return value.decode("latin-1")
+        case Decimal():
+            return float(value)
+        case datetime():
+            return value.isoformat().replace("+00:00", "Z")
+        case date():
+            return value.isoformat()
+        case float() if not math.isfinite(value):
+            return "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def avro_leaves(schema: Any) -> st.SearchStrategy[tuple[Any, Any]]:
+    """`avro_values` of a type that has no parts."""
     logical = schema.get("logicalType") if isinstance(schema, dict) else None
     match logical:
         case "date":
@@ -191,25 +372,8 @@ def avro_values(schema: Any) -> st.SearchStrategy[tuple[Any, Any]]:
         case "local-timestamp-micros":
             return MOMENTS.map(lambda one: (one, one))
     match schema["type"] if isinstance(schema, dict) else schema:
-        case "record":
-            parts = {field["name"]: avro_values(field["type"]) for field in schema["fields"]}
-            return st.fixed_dictionaries(parts).map(
-                lambda found: (
-                    {name: pair[0] for name, pair in found.items()},
-                    {name: pair[1] for name, pair in found.items()},
-                )
-            )
-        case "array":
-            return st.lists(avro_values(schema["items"]), max_size=3).map(
-                lambda found: ([pair[0] for pair in found], [pair[1] for pair in found])
-            )
-        case "map":
-            return st.dictionaries(TEXTS, avro_values(schema["values"]), max_size=3).map(
-                lambda found: (
-                    {name: pair[0] for name, pair in found.items()},
-                    [(name, pair[1]) for name, pair in found.items()],
-                )
-            )
+        case "null":
+            return st.just((None, None))
         case "enum":
             return st.sampled_from(["A", "B", "C"]).map(lambda one: (one, one))
         case "fixed":

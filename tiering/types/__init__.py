@@ -2,7 +2,7 @@
 
 What brokers use too, to check a topic's configs (the standard library only):
 
-- `shapes`: what a schema asks for. `json_schema`, `avro_schema`: the two languages of schemas
+- `shapes`: what a schema asks for. `json_schema` and that of `avro/`: the two languages of schemas
 - `schema_configs`: the topic configs that say so
 - `columns`: columns with ids that stay, and how they follow a schema. Read this first
 
@@ -16,6 +16,6 @@ What that needs the extra diskless[types] for:
 
 - `typed_rows`: all typed columns of the rows of a row group
 - `arrow_types`: their types in Arrow, and arrays brought into them
-- `json_values`, `avro_values`: values to columns
+- `json_values` and `avro/`: values to columns
 - `typed_verification`: makes them once more and compares, for `diskless verify`
 """

@@ -49,7 +49,7 @@ def arrow_field(column: Column, *, nullable: bool = True) -> pa.Field:
 
 def arrow_type(column: Column) -> pa.DataType:
     match column.kind:
-        case Kind.STRUCT:
+        case Kind.STRUCT | Kind.UNION:
             return struct_type(column.inside)
         case Kind.LIST:
             return pa.list_(arrow_field(column.inside[0]))

@@ -16,7 +16,9 @@ ago still says which of its columns is which one of today's table.
 | has another type | is renamed `x_v1`, or the first number that is free, and a new one is added |
 | is nested | its parts follow by the same rules |
 
-A column that was renamed is null from there on. A list or a map whose element cannot follow in
+A column that was renamed is null from there on. The alternatives of a union are fields by the names
+of their types: one more is a new field, and a type that becomes one of several is another type. A
+list or a map whose element cannot follow in
 place is renamed as a whole, for nobody can rename an element. Whether a field may be null does not
 matter: every column may.
 
@@ -57,7 +59,8 @@ class Column:
     precision: int = 0
     scale: int = 0
     inside: tuple["Column", ...] = ()
-    """Of a struct in the order of their ids; of a list `element`, of a map `key` and `value`."""
+    """Of a struct or union in the order of their ids; of a list `element`; of a map `key` and
+    `value`."""
     was: str = ""
     """Of one that was renamed: the name of the field whose values it had."""
 
@@ -192,7 +195,7 @@ def accepts(column: Column, shape: Shape) -> bool:
 
 def _followed(column: Column, shape: Shape, ids: _Ids) -> Column | None:
     """`column` as wide as `shape` needs it; None when that cannot be in place."""
-    if column.kind is Kind.STRUCT and shape.kind is Kind.STRUCT:
+    if column.kind is shape.kind and column.kind in (Kind.STRUCT, Kind.UNION):
         return replace(column, inside=_follow_fields(column.inside, shape.fields, ids))
     if column.kind is shape.kind and column.kind in (Kind.LIST, Kind.MAP):
         inside = []

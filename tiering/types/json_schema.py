@@ -16,7 +16,10 @@ are valid, and a column takes the others too. So a topic's columns do not depend
 | several alternatives, anything else | JSON text |
 
 `$ref` leads into the same document only. A schema that contains itself goes on down to
-RECURSION_DEPTH levels, and is JSON text from there on.
+RECURSION_DEPTH levels at most, and is JSON text from there on.
+
+Alternatives of several types are text, unlike those of Avro, which a value names: here one would
+have to try which of them a value is of, and several may be.
 
 Failure cases: SchemaError for text that is no JSON, what is no schema, what leads elsewhere, and
 what is larger than tiering/types/shapes.py allows.
@@ -26,11 +29,13 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tiering.types.shapes import (
+    RECURSION_DEPTH,
     Budget,
     Field,
     Kind,
     SchemaError,
     Shape,
+    as_deep_as_can_be,
     check_names,
     list_of,
     map_of,
@@ -38,8 +43,6 @@ from tiering.types.shapes import (
     simple,
     struct_of,
 )
-
-RECURSION_DEPTH: Final = 8
 
 _LONG_MAX: Final = 2**63 - 1
 _UNSIGNED_LONG: Final = Shape(kind=Kind.DECIMAL, precision=20, scale=0)
@@ -51,12 +54,13 @@ _STRING_FORMATS: Final = {"date": Kind.DATE, "date-time": Kind.TIMESTAMP}
 def parse_json_schema(text: str) -> Shape:
     """Returns the shape of the values that `text` describes. Raises: SchemaError."""
     document = read_document(text, "#")
-    return _Reader(document).shape(document, "#", 0, ())
+    return as_deep_as_can_be(lambda depth: _Reader(document, depth).shape(document, "#", 0, ()))
 
 
 class _Reader:
-    def __init__(self, document: Any) -> None:
+    def __init__(self, document: Any, recursion_depth: int) -> None:
         self._document = document
+        self._recursion_depth = recursion_depth
         self._budget = Budget()
 
     def shape(self, node: Any, where: str, depth: int, path: tuple[str, ...]) -> Shape:
@@ -144,7 +148,7 @@ class _Reader:
     def _referred(self, reference: Any, where: str, depth: int, path: tuple[str, ...]) -> Shape:
         if not isinstance(reference, str) or not reference.startswith("#"):
             raise SchemaError(where, f"$ref {reference!r} leads out of the schema")
-        if reference in path and depth >= RECURSION_DEPTH:
+        if reference in path and depth >= self._recursion_depth:
             return _TEXT
         if path.count(reference) > RECURSION_DEPTH:
             raise SchemaError(where, f"$ref {reference!r} leads to itself")

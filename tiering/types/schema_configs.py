@@ -17,7 +17,7 @@ Failure cases: InvalidConfig naming the config, and the place in the schema.
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from tiering.types.avro_schema import AvroType, parse_avro_schema
+from tiering.types.avro.avro_schema import AvroType, parse_avro_schema
 from tiering.types.json_schema import parse_json_schema
 from tiering.types.shapes import SchemaError, Shape, root_struct
 from wal.errors import InvalidConfig

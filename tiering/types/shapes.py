@@ -1,21 +1,24 @@
 """The shape of a schema: what columns it asks for, without names of a format and without ids.
 
 A JSON Schema or an Avro schema is read into a `Shape` (tiering/types/json_schema.py,
-tiering/types/avro_schema.py), and `tiering.types.columns` gives its fields ids that stay. Every
-field may be null: a schema says what a value looks like, and a topic has older records too.
+tiering/types/avro/avro_schema.py), and `tiering.types.columns` gives its fields ids that stay.
+Every field may be null: a schema says what a value looks like, and a topic has older records too.
 
 A schema is a client's, so reading one is bounded: its text, its depth, its fields, and the steps
 that its references may take. This module and the two readers import nothing but the standard
 library, because brokers check schemas with them.
 
+A schema that contains itself has columns for the first RECURSION_DEPTH levels, and for fewer where
+these would be too many; what lies below is text of JSON.
+
 Failure cases: SchemaError, which names the place in the schema.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 SCHEMA_BYTES_MAX: Final = 64 << 10
 DEPTH_MAX: Final = 32
@@ -28,11 +31,21 @@ ROOT_FIELD: Final = "value"
 """The one column of a schema that is not of an object or a record."""
 
 
+RECURSION_DEPTH: Final = 8
+"""Levels of columns that a schema which contains itself gets at most, before it is text of JSON."""
+
+_T = TypeVar("_T")
+
+
 class SchemaError(ValueError):
     """A schema that gives no columns, and where in it the reason is."""
 
     def __init__(self, where: str, why: str) -> None:
         super().__init__(f"at {where}: {why}")
+
+
+class TooLarge(SchemaError):
+    """More levels, fields or parts than there may be."""
 
 
 class Kind(StrEnum):
@@ -53,6 +66,8 @@ class Kind(StrEnum):
     JSON = "json"
     """Text of JSON, for what has no type of its own."""
     STRUCT = "struct"
+    UNION = "union"
+    """A struct of alternatives, of which one has a value."""
     LIST = "list"
     MAP = "map"
 
@@ -89,6 +104,10 @@ def map_of(value: Shape) -> Shape:
 
 def struct_of(fields: Iterable[Field]) -> Shape:
     return Shape(kind=Kind.STRUCT, fields=tuple(fields))
+
+
+def union_of(fields: Iterable[Field]) -> Shape:
+    return Shape(kind=Kind.UNION, fields=tuple(fields))
 
 
 def root_struct(shape: Shape) -> Shape:
@@ -136,11 +155,25 @@ class Budget:
     def step(self, where: str, depth: int) -> None:
         self._steps += 1
         if depth > DEPTH_MAX:
-            raise SchemaError(where, f"nested deeper than {DEPTH_MAX} levels")
+            raise TooLarge(where, f"nested deeper than {DEPTH_MAX} levels")
         if self._steps > STEPS_MAX:
-            raise SchemaError(where, f"more than {STEPS_MAX} parts, counted with references")
+            raise TooLarge(where, f"more than {STEPS_MAX} parts, counted with references")
 
     def fields(self, where: str, count: int) -> None:
         self._fields += count
         if self._fields > FIELDS_MAX:
-            raise SchemaError(where, f"more than {FIELDS_MAX} fields")
+            raise TooLarge(where, f"more than {FIELDS_MAX} fields")
+
+
+def as_deep_as_can_be(read: Callable[[int], _T]) -> _T:
+    """Returns `read(depth)` for the greatest depth of recursion that is within the limits.
+
+    A schema that contains itself in several places has columns to the power of its levels.
+    Raises: SchemaError when the schema is too large even without.
+    """
+    for depth in range(RECURSION_DEPTH, 1, -1):
+        try:
+            return read(depth)
+        except TooLarge:
+            pass  # with a level less there are fewer
+    return read(1)

@@ -34,7 +34,7 @@ from tiering.types.arrow_types import (
     struct_type,
     with_id,
 )
-from tiering.types.avro_values import AvroDecoder
+from tiering.types.avro.avro_values import AvroDecoder
 from tiering.types.columns import Column, Columns, Side, decode_columns
 from tiering.types.json_values import JsonDecoder
 from tiering.types.schema_configs import AVRO, parse_schema

@@ -74,6 +74,14 @@ def test_a_bad_config_is_refused_by_name(name, value):
         check_topic_configs({"retention.bytes": "5", name: value})
 
 
+@pytest.mark.parametrize("side", ["key", "value"])
+def test_protobuf_is_refused_with_what_is_read(side: str) -> None:
+    name = f"{side}.schema.format"
+    with pytest.raises(InvalidConfig, match=r"must be one of: none, json, avro$"):
+        check_topic_configs({name: "protobuf"})
+    assert "Protobuf is not read" in TOPIC_CONFIGS[name].documentation
+
+
 def test_null_means_the_default_and_is_not_stored():
     assert check_topic_configs({"retention.ms": None, "segment.ms": " 5 "}) == {"segment.ms": "5"}
 

@@ -8,6 +8,7 @@ import pickle
 from collections.abc import Iterator
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
@@ -180,6 +181,98 @@ def test_avro_of_a_registry_takes_the_registry_for_what_is_not_rolled(world: Wor
     assert read(world, topic, schemaRegistry=world.registry.url) == before
     # Who asks for no types needs no registry.
     assert read(world, topic, "offset,value") == before.select(["offset", "value"])
+
+
+EVENT = {
+    "type": "record",
+    "name": "Event",
+    "fields": [
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {
+            "name": "what",
+            "type": [
+                "null",
+                "string",
+                {
+                    "type": "record",
+                    "name": "Delay",
+                    "fields": [{"name": "minutes", "type": "int"}],
+                },
+                {"type": "record", "name": "Landed", "fields": []},
+            ],
+        },
+        {"name": "then", "type": ["null", "Event"]},
+        {"name": "retries", "type": {"type": "array", "items": "null"}},
+    ],
+}
+
+
+def test_several_types_and_records_within_themselves_are_read_the_same_when_rolled(
+    world: World,
+) -> None:
+    topic = world.topic(value__schema__format="avro", value__schema__source="registry:id")
+    client = SchemaRegistryClient({"url": world.registry.url})
+    context = SerializationContext(topic, MessageField.VALUE)
+    serialize = AvroSerializer(client, json.dumps(EVENT))
+
+    def event(what: Any, then: Any = None, retries: int = 0) -> Any:
+        return {"at": 1_764_000_000_000, "what": what, "then": then, "retries": [None] * retries}
+
+    nested = event("last")
+    for _ in range(9):
+        nested = event(None, nested)
+    events = [
+        event("boarding", retries=3),
+        event(("Delay", {"minutes": 7}), event(("Landed", {}))),
+        event(None),
+        nested,
+    ]
+    values = [serialize(one, context) for one in events]
+    world.send(topic, *values, values[0][:-1])
+    before = read(world, topic, schemaRegistry=world.registry.url)
+    assert before["data_error"].to_pylist() == [None] * 4 + [MALFORMED]
+    assert before["value"].to_pylist() == [*values, values[0][:-1]]
+    data = before["data"].to_pylist()
+    assert [one["what"] for one in data[:3]] == [
+        {"string": "boarding", "Delay": None, "Landed": None},
+        {"string": None, "Delay": {"minutes": 7}, "Landed": None},
+        None,
+    ]
+    assert data[1]["then"]["what"] == {"string": None, "Delay": None, "Landed": True}
+    assert [one["retries"] for one in data[:3]] == [3, 0, 0]
+    innermost = data[3]
+    for _ in range(7):
+        innermost = innermost["then"]
+    text = json.loads(innermost["then"])
+    assert text["then"] == {
+        "at": "2025-11-24T16:00:00Z",
+        "what": {"string": "last"},
+        "then": None,
+        "retries": 0,
+    }
+    world.roll(topic)
+    assert read(world, topic, schemaRegistry=world.registry.url) == before
+    files = [str(file) for file in world._directory.glob(f"**/topic={topic}/**/*.parquet")]
+    (told,) = duckdb.sql(
+        "select count(data.what.string), sum(data.what.Delay.minutes),"
+        f" count(data.then.what.Landed), sum(data.retries) from read_parquet({files})"
+    ).fetchall()
+    assert told == (1, 7, 1, 3)
+
+    # One more type is one more field; another kind of type is a column of its own.
+    more = json.loads(json.dumps(EVENT))
+    more["fields"][1]["type"].insert(1, "long")
+    more["fields"][3]["type"] = {"type": "array", "items": ["null", "int"]}
+    del more["fields"][2]
+    newer = AvroSerializer(client, json.dumps(more))
+    last = {"at": 0, "what": 5, "retries": [1, None]}
+    world.send(topic, newer(last, context), values[1])
+    rows = read(world, topic, schemaRegistry=world.registry.url)["data"].to_pylist()
+    assert rows[5]["what"] == {"string": None, "Delay": None, "Landed": None, "long": 5}
+    assert (rows[5]["retries"], rows[5]["retries_v1"]) == ([1, None], None)
+    assert (rows[0]["retries"], rows[0]["retries_v1"]) == (None, 3)
+    assert rows[6]["what"]["Delay"] == {"minutes": 7}
+    assert rows[6]["then"]["what"]["Landed"] is True
 
 
 def test_keys_are_typed_beside_values(world: World) -> None:

@@ -12,21 +12,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.profiles import examples
-from tests.support.schema_samples import AVRO_SCHEMAS, avro_values
+from tests.support.schema_samples import AVRO_RECURSIVE, AVRO_SCHEMAS, avro_values
 from tiering.types.arrow_types import MALFORMED, TYPE_MISMATCH, TypedValues
-from tiering.types.avro_schema import parse_avro_schema
-from tiering.types.avro_values import AvroDecoder
+from tiering.types.avro.avro_schema import parse_avro_schema
+from tiering.types.avro.avro_values import AvroDecoder
+from tiering.types.avro.lockstep import NARROW
 from tiering.types.columns import FIRST_ID, follow
 from tiering.types.schema_configs import AVRO, parse_schema
 from tiering.types.shapes import root_struct
 from wal.wire.fields import zigzag
 
 
-def _decoder(schema: Any) -> AvroDecoder:
+def _decoder(schema: Any, *, narrow: int = NARROW) -> AvroDecoder:
     parsed = parse_schema(AVRO, json.dumps(schema))
     assert parsed.writer is not None
     columns, _ = follow((), parsed.shape, FIRST_ID)
-    return AvroDecoder(parsed.writer, columns, is_wrapped=parsed.is_wrapped)
+    return AvroDecoder(parsed.writer, columns, is_wrapped=parsed.is_wrapped, narrow=narrow)
 
 
 def _written(schema: Any, value: Any) -> bytes:
@@ -49,23 +50,28 @@ def _record(**fields: Any) -> Any:
 
 def _wrapped(schema: Any, wanted: Any) -> Any:
     """A record gives the columns itself, also one that may be null; another type gives `value`."""
-    types = [one for one in schema if one != "null"] if isinstance(schema, list) else [schema]
-    is_record = len(types) == 1 and isinstance(types[0], dict) and types[0]["type"] == "record"
-    return wanted if is_record else {"value": wanted}
+    return {"value": wanted} if parse_schema(AVRO, json.dumps(schema)).is_wrapped else wanted
 
 
-_SAMPLES = AVRO_SCHEMAS.flatmap(
-    lambda one: st.tuples(st.just(one), st.lists(avro_values(one), max_size=6))
-)
+def _with_values(schemas: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return schemas.flatmap(
+        lambda one: st.tuples(st.just(one), st.lists(avro_values(one), max_size=6))
+    )
+
+
+_SAMPLES = _with_values(AVRO_SCHEMAS)
+_NARROW = st.sampled_from([0, 3, NARROW])
+"""All in lockstep, some, and as few as there are in a test."""
 
 
 @examples(0.6)
-@given(_SAMPLES)
+@given(st.one_of(_SAMPLES, _with_values(AVRO_RECURSIVE)), _NARROW)
 def test_every_value_of_a_schema_comes_out_as_it_went_in(
-    sample: tuple[Any, list[tuple[Any, Any]]],
+    sample: tuple[Any, list[tuple[Any, Any]]], narrow: int
 ) -> None:
     schema, values = sample
-    found = _decoded(schema, *(_written(schema, value) for value, _ in values))
+    decoder = _decoder(schema, narrow=narrow)
+    found = decoder.decode(pa.array([_written(schema, value) for value, _ in values], pa.binary()))
     assert found.errors.null_count == len(values)
     assert found.data.to_pylist() == [_wrapped(schema, wanted) for _, wanted in values]
     found.data.validate(full=True)
@@ -73,12 +79,14 @@ def test_every_value_of_a_schema_comes_out_as_it_went_in(
 
 @examples(0.6)
 @given(
-    _SAMPLES,
+    st.one_of(_SAMPLES, _with_values(AVRO_RECURSIVE)),
+    _NARROW,
     st.lists(st.tuples(st.integers(0, 5), st.binary(max_size=20), st.integers(-3, 12)), max_size=4),
     st.randoms(use_true_random=False),
 )
 def test_poison_spoils_no_other_record(
     sample: tuple[Any, list[tuple[Any, Any]]],
+    narrow: int,
     poison: list[tuple[int, bytes, int]],
     rng: Any,
 ) -> None:
@@ -91,7 +99,7 @@ def test_poison_spoils_no_other_record(
         rows.append((start[: len(start) + min(cut, 0)] + more, ...))
         rows.append((start * 2, ...))
     rng.shuffle(rows)
-    decoder = _decoder(schema)
+    decoder = _decoder(schema, narrow=narrow)
     found = decoder.decode(pa.array([row[0] for row in rows], pa.binary()))
     data, errors = found.data.to_pylist(), found.errors.to_pylist()
     for (text, wanted), one, code in zip(rows, data, errors, strict=True):

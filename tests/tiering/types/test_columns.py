@@ -20,7 +20,17 @@ from tiering.types.columns import (
     follow,
     walk,
 )
-from tiering.types.shapes import Field, Kind, SchemaError, Shape, list_of, map_of, simple, struct_of
+from tiering.types.shapes import (
+    Field,
+    Kind,
+    SchemaError,
+    Shape,
+    list_of,
+    map_of,
+    simple,
+    struct_of,
+    union_of,
+)
 
 
 def _decimal(precision: int, scale: int) -> Shape:
@@ -29,6 +39,10 @@ def _decimal(precision: int, scale: int) -> Shape:
 
 def _struct(**fields: Shape) -> Shape:
     return struct_of(Field(name, shape) for name, shape in fields.items())
+
+
+def _union(**fields: Shape) -> Shape:
+    return union_of(Field(name, shape) for name, shape in fields.items())
 
 
 def _followed(*schemas: Shape) -> tuple[Column, ...]:
@@ -59,6 +73,8 @@ FLOAT, DOUBLE = simple(Kind.FLOAT), simple(Kind.DOUBLE)
         (list_of(INT), list_of(LONG), list_of(LONG)),
         (map_of(FLOAT), map_of(DOUBLE), map_of(DOUBLE)),
         (list_of(_struct(a=INT)), list_of(_struct(a=LONG)), list_of(_struct(a=LONG))),
+        (_union(int=INT), _union(string=STRING, int=LONG), _union(int=LONG, string=STRING)),
+        (_union(int=INT, string=STRING), _union(int=INT), _union(int=INT, string=STRING)),
     ],
 )
 def test_a_wider_type_is_taken_in_place(before: Shape, after: Shape, kept: Shape) -> None:
@@ -77,6 +93,10 @@ def test_a_wider_type_is_taken_in_place(before: Shape, after: Shape, kept: Shape
         (_decimal(5, 2), _decimal(9, 3)),
         (simple(Kind.DATE), simple(Kind.TIMESTAMP)),
         (_struct(a=INT), INT),
+        (INT, _union(int=INT, string=STRING)),
+        (_union(int=INT, string=STRING), INT),
+        (_struct(int=INT), _union(int=INT, string=STRING)),
+        (list_of(INT), list_of(_union(int=INT, string=STRING))),
         (list_of(INT), list_of(STRING)),
         (map_of(INT), map_of(STRING)),
         (list_of(INT), map_of(INT)),
@@ -114,6 +134,13 @@ def test_a_field_inside_is_renamed_inside() -> None:
     found = _followed(_struct(a=list_of(_struct(x=INT))), _struct(a=list_of(_struct(x=STRING))))
     (column,) = found
     assert [inner.name for inner in column.inside[0].inside] == ["x_v1", "x"]
+
+
+def test_a_type_that_changes_within_several_is_renamed_there() -> None:
+    first, then = _union(long=LONG, R=_struct(a=INT)), _union(long=STRING, R=_struct(a=STRING))
+    (column,) = _followed(_struct(x=first), _struct(x=then))
+    assert [inner.name for inner in column.inside] == ["long_v1", "R", "long"]
+    assert [inner.name for inner in column.inside[1].inside] == ["a_v1", "a"]
 
 
 def test_names_that_others_have_are_given_up() -> None:

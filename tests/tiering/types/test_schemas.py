@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiering.types.avro_schema import parse_avro_schema
+from tiering.types.avro.avro_schema import parse_avro_schema
 from tiering.types.json_schema import parse_json_schema
 from tiering.types.schema_configs import AVRO, JSON, check_schema_configs, parse_schema
 from tiering.types.shapes import (
     DEPTH_MAX,
     FIELDS_MAX,
     SCHEMA_BYTES_MAX,
+    Field,
     Kind,
     SchemaError,
     Shape,
@@ -21,6 +22,7 @@ from tiering.types.shapes import (
     map_of,
     simple,
     struct_of,
+    union_of,
 )
 from wal.errors import InvalidConfig
 
@@ -171,6 +173,69 @@ def test_types_of_avro(schema: Any, kind: Kind) -> None:
     assert parse_avro_schema(json.dumps(schema)).shape.kind is kind
 
 
+def _avro(schema: Any) -> Shape:
+    return parse_avro_schema(json.dumps(schema)).shape
+
+
+BOOLEAN, INT, STRING = simple(Kind.BOOLEAN), simple(Kind.INT), simple(Kind.STRING)
+
+
+@pytest.mark.parametrize(
+    ("schema", "shape"),
+    [
+        (["int", "null", "string"], union_of([Field("int", INT), Field("string", STRING)])),
+        (
+            [{"type": "array", "items": "int"}, {"type": "map", "values": "string"}],
+            union_of([Field("array", list_of(INT)), Field("map", map_of(STRING))]),
+        ),
+        (
+            [_record("int", name="a.R"), _record("string", name="b.R"), _record(name="c.S")],
+            union_of(
+                [
+                    Field("a_R", struct_of([Field("f0", INT)])),
+                    Field("b_R", struct_of([Field("f0", STRING)])),
+                    Field("S", BOOLEAN),
+                ]
+            ),
+        ),
+        (["null", _record()], BOOLEAN),
+        ({"type": "array", "items": "null"}, simple(Kind.LONG)),
+        ({"type": "array", "items": _record("null")}, simple(Kind.LONG)),
+        ({"type": "array", "items": ["null", "int"]}, list_of(INT)),
+        ({"type": "map", "values": "null"}, list_of(STRING)),
+    ],
+)
+def test_several_types_and_what_takes_no_bytes_have_columns(schema: Any, shape: Shape) -> None:
+    assert _avro(schema) == shape
+
+
+def _levels(shape: Shape) -> int:
+    """Of structs within each other, by their last fields, above text."""
+    levels = 0
+    while shape.kind is Kind.STRUCT:
+        shape = shape.fields[-1].shape
+        levels += 1
+    assert shape.kind is Kind.JSON
+    return levels
+
+
+def test_a_record_that_contains_itself_ends_as_text() -> None:
+    assert _levels(_avro(_record("int", ["null", "R"]))) == 8
+    assert _levels(_avro(_record(["null", _record(["null", "R"], name="S")]))) == 8
+    # One that is named again behind it is whole, and ends where it is.
+    twice = _record(["null", _record(["null", "S"], name="S")], ["null", "S"])
+    assert _levels(_avro(twice)) == 8
+
+
+def test_a_schema_that_contains_itself_often_ends_earlier() -> None:
+    tree = _avro(_record(*[["null", "R"]] * 5))
+    assert _levels(tree) == 4  # 5⁵ columns would be too many
+    properties = {name: {"$ref": "#"} for name in "abcde"}
+    assert _levels(_json({"type": "object", "properties": properties})) == 4
+    wide = _avro(_record(*["int"] * 1_200, ["null", "R"]))
+    assert _levels(wide) == 1
+
+
 def test_names_of_avro_are_found_in_their_namespace() -> None:
     inner = {"type": "enum", "name": "E", "symbols": ["A"]}
     schema = _record(inner, "E", "org.x.E", {"type": "map", "values": "E"}, name="org.x.R")
@@ -183,10 +248,12 @@ def test_names_of_avro_are_found_in_their_namespace() -> None:
     ("schema", "where", "why"),
     [
         (_record("strng"), "f0", "no type of Avro"),
-        (_record("int", _record(["int", "string"], name="S")), "f1.f0", "several types"),
-        (_record(["null", "R"]), "f0", "contains itself"),
-        (_record({"type": "array", "items": "null"}), "f0", "no bytes"),
-        (_record({"type": "array", "items": _record("null", name="S")}), "f0", "no bytes"),
+        (_record("R"), "R", "without an end"),
+        (_record(["R"]), "R", "without an end"),
+        (_record(_record("int", ["R", "S"], name="S")), "R", "without an end"),
+        (_record(["int", "string", "int"]), "f0", "names 'int' and 'int'"),
+        (_record(["null", "int", "null"]), "f0", "null twice"),
+        (_record([]), "f0", "no types"),
         (_record({"type": "array"}), "f0", "without items"),
         (_record(["null", ["int"]]), "f0", "within a union"),
         (_record({"type": "fixed", "name": "F", "size": 0}), "f0", "size"),

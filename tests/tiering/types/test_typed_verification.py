@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,13 @@ from tiering import roll as roll_module
 from tiering.roll import RollSettings, roll
 from tiering.segment_verification import verify_segment
 from tiering.types.columns import Columns, Side, encode_columns, follow
-from tiering.types.schema_configs import JSON, parse_schema
+from tiering.types.schema_configs import AVRO, JSON, parse_schema
 from tiering.types.typed_rows import TypedRows
 from tiering.types.typed_verification import check_typed_values, differing
 from wal.coordinates import ObjectKey
 from wal.errors import CorruptSegment
 from wal.stores.file_store import BlockingFileStore
+from wal.wire.fields import zigzag
 
 SCHEMA = {
     "type": "object",
@@ -63,6 +65,14 @@ class Shifted(TypedRows):
         return [column.take(pa.array(places)) for column in super().columns(rows)]
 
 
+class Swapped(TypedRows):
+    """A job with a fault: each row has the columns of the next one."""
+
+    def columns(self, rows: pa.Table) -> Sequence[pa.Array]:
+        places = pa.array([*range(1, rows.num_rows), 0])
+        return [column.take(places) for column in super().columns(rows)]
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[BlockingFileStore]:
     with file_store(tmp_path) as store:
@@ -82,6 +92,37 @@ def test_typed_columns_that_follow_from_the_bytes_are_found_right(store: Blockin
     assert len(footer.row_groups) > 2
     assert check_typed_values(store, key, footer, range(len(footer.row_groups))) == RECORDS
     assert check_typed_values(store, key, footer, [1]) == footer.row_groups[1].record_count
+
+
+def test_alternatives_of_other_rows_are_found(store: BlockingFileStore) -> None:
+    text = json.dumps({"type": "array", "items": ["int", "string", "null"]})
+    parsed = parse_schema(AVRO, text)
+    columns, next_id = follow((), parsed.shape, 110)
+    side = Side(format=AVRO, is_wrapped=parsed.is_wrapped, writer=text, columns=columns)
+    made_by = encode_columns(Columns(value=side, next_id=next_id))
+    # An array of one element: a number, or a text of it.
+    values = [
+        zigzag(1) + (zigzag(0) if n % 2 else zigzag(1) + zigzag(1)) + b"\x30" + zigzag(0)
+        for n in range(RECORDS)
+    ]
+    plan = plan_of(
+        put_wal_object(
+            store, "wal/00/object", [[SampleBatch([SampleRecord(value=one) for one in values])]]
+        )
+    )
+    typed = TypedRows(made_by, None)
+    key = roll(plan, store, typed=typed).segment.object_key
+    assert typed.error_count == 0
+    assert check_typed_values(store, key, verify_segment(store, key), [0]) == RECORDS
+
+    swapped = roll(
+        replace(plan, object_key=ObjectKey(plan.object_key.replace(".parquet", "-1.parquet"))),
+        store,
+        typed=Swapped(made_by, None),
+    ).segment.object_key
+    footer = verify_segment(store, swapped)
+    with pytest.raises(CorruptSegment, match="offset 0: data is not what the bytes say"):
+        check_typed_values(store, swapped, footer, [0])
 
 
 def test_rows_with_the_columns_of_others_are_found_by_offset(store: BlockingFileStore) -> None:

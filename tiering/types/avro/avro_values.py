@@ -1,5 +1,8 @@
 """Turns Avro values into typed columns, many at once, by `polars.read_avro`.
 
+Schemas that Polars does not read, those of unions of several types before all, are read by
+`avro_lockstep`, and what follows is of all others.
+
 Values of one writer's schema are put into one container file in memory, as its one block. That
 block must be believed only as far as each value ends where it should: a value that is shorter or
 longer than its schema says would move all values behind it, and they would be read as something
@@ -52,7 +55,8 @@ from tiering.types.arrow_types import (
     listed,
     struct_type,
 )
-from tiering.types.avro_schema import AvroType
+from tiering.types.avro.avro_schema import AvroType
+from tiering.types.avro.lockstep import NARROW, read_together
 from tiering.types.columns import Column, accepts
 from tiering.types.shapes import ROOT_FIELD, Kind
 from wal.wire.fields import zigzag
@@ -80,21 +84,34 @@ class AvroDecoder:
     """Decodes values of one writer's schema into `columns`."""
 
     def __init__(
-        self, writer: AvroType, columns: Sequence[Column], *, is_wrapped: bool = False
+        self,
+        writer: AvroType,
+        columns: Sequence[Column],
+        *,
+        is_wrapped: bool = False,
+        narrow: int = NARROW,
     ) -> None:
+        """`narrow` is for `read_together`."""
         self._writer = writer
+        self._narrow = narrow
         self._columns = tuple(columns)
         self._is_wrapped = is_wrapped
+        self._head = b""
+        """Of the container file; empty where it is not for Polars to read."""
+        if writer.is_plain:
+            self._head = self._container_head()
+
+    def _container_head(self) -> bytes:
         schema = {
             "type": "record",
             "name": "Marked",
             "fields": [
-                {"name": "value", "type": _Layout().of(writer)},
+                {"name": "value", "type": _Layout().of(self._writer)},
                 {"name": "mark", "type": "double"},
             ],
         }
         text = json.dumps(schema).encode()
-        self._head = b"".join(
+        return b"".join(
             (b"Obj\x01", zigzag(1), zigzag(11), b"avro.schema", zigzag(len(text)), text, zigzag(0))
         )
 
@@ -106,6 +123,9 @@ class AvroDecoder:
         if not len(values):
             return
         if len(values) == 1 or pc.sum(pc.binary_length(values)).as_py() <= BLOCK_BYTES_MAX:
+            if not self._head:
+                yield self._of_lockstep(values)
+                return
             try:
                 found = self._block(values)
             except _Undecodable:
@@ -118,6 +138,16 @@ class AvroDecoder:
         middle = len(values) // 2
         yield from self._decoded(values[:middle])
         yield from self._decoded(values[middle:])
+
+    def _of_lockstep(self, values: pa.Array) -> TypedValues:
+        found, is_malformed, is_unfit = read_together(values, self._writer, narrow=self._narrow)
+        typed = self._typed(found)
+        codes = np.where(is_malformed, MALFORMED, TYPE_MISMATCH).astype(np.int8)
+        is_bad = is_malformed | is_unfit
+        return TypedValues(
+            pc.if_else(pa.array(is_bad), pa.scalar(None, typed.data.type), typed.data),
+            pc.if_else(pa.array(is_bad), pa.array(codes), typed.errors),
+        )
 
     def _typed(self, found: pa.Array) -> TypedValues:
         if self._is_wrapped:
@@ -249,13 +279,18 @@ def _column_of(name: str, writer: AvroType, columns: Sequence[Column]) -> Column
 
 
 def _fits(column: Column, writer: AvroType) -> bool:
-    match writer.name:
-        case "record":
-            return column.kind is Kind.STRUCT
-        case "array":
-            return column.kind is Kind.LIST and _fits(column.inside[0], writer.fields[0].type)
-        case "map":
-            return column.kind is Kind.MAP and _fits(column.inside[1], writer.fields[0].type)
+    if not writer.is_unit:
+        match writer.name:
+            case "record":
+                return column.kind is Kind.STRUCT
+            case "union":
+                return column.kind is Kind.UNION
+            case "array" if writer.fields[0].type.has_column:
+                return column.kind is Kind.LIST and _fits(column.inside[0], writer.fields[0].type)
+            case "map" if writer.fields[0].type.has_column:
+                return column.kind is Kind.MAP and _fits(column.inside[1], writer.fields[0].type)
+            case "map":
+                return column.kind is Kind.LIST and column.inside[0].kind is Kind.STRING
     return accepts(column, writer.shape)
 
 
@@ -268,11 +303,17 @@ def _fitted(found: pa.Array, writer: AvroType, column: Column | None) -> _Fitted
     if not _fits(column, writer):
         unfit |= _true(found.is_valid())
         return _Fitted(pa.nulls(len(found), arrow_type(column)), unfit)
+    if writer.is_unit:
+        return _Fitted(found, unfit)
     match writer.name:
-        case "record":
+        case "record" | "union":
             inner = _fitted_struct(found, writer, column.inside)
             return _Fitted(inner.array, unfit | inner.unfit)
-        case "array":
+        case "map" if not writer.fields[0].type.has_column:
+            taken = listed(found)
+            unfit |= _any_of(_repeated(taken.items, taken.offsets), taken.offsets)
+            return _Fitted(as_list(taken, taken.items, column), unfit)
+        case "array" if writer.fields[0].type.has_column:
             taken = listed(found)
             inner = _fitted(taken.items, writer.fields[0].type, column.inside[0])
             unfit |= _any_of(inner.unfit, taken.offsets)
@@ -294,9 +335,14 @@ def _fitted(found: pa.Array, writer: AvroType, column: Column | None) -> _Fitted
 def _fitted_struct(found: pa.Array, writer: AvroType, columns: Sequence[Column]) -> _Fitted:
     parts: dict[str, _Fitted] = {}
     unfit = np.zeros(len(found), np.bool_)
-    fields = [field for field in writer.fields if not field.type.is_empty]
+    is_union = writer.name == "union"
+    fields = [
+        field
+        for field in writer.fields
+        if (field.type.name != "null" if is_union else not field.type.is_empty)
+    ]
     for index, field in enumerate(fields):
-        if not field.type.has_column:
+        if not (is_union or field.type.has_column):
             continue
         column = _column_of(field.name, field.type, columns)
         if column is None:
@@ -363,7 +409,7 @@ def _simple(
             return pc.take(symbols, _without(found, outside)), outside
         case _, "decimal":
             return _decimals(found, writer)
-        case "string", _:
+        case (("string" | "named"), _):
             return found.cast(pa.string()), np.zeros(len(found), np.bool_)
         case (("bytes" | "fixed"), _):
             return found.cast(pa.binary()), np.zeros(len(found), np.bool_)
