@@ -27,6 +27,7 @@ halved until the records that it fails on are alone, and those are malformed.
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple, Self
 
 import duckdb
@@ -96,9 +97,10 @@ class JsonDecoder:
     def __init__(self, columns: Sequence[Column], *, is_wrapped: bool = False) -> None:
         self._columns = tuple(columns)
         self._is_wrapped = is_wrapped
-        self._checks = [_ROOT, *_checks(self._columns, _ROOT)]
-        self._query = _query(self._columns, self._checks, is_wrapped=is_wrapped, is_trying=True)
-        self._fast_query = _query(self._columns, self._checks, is_wrapped=False, is_trying=False)
+        given = tuple(filter(None, map(_of_json, self._columns)))
+        self._checks = [_ROOT, *_checks(given, _ROOT)]
+        self._query = _query(given, self._checks, is_wrapped=is_wrapped, is_trying=True)
+        self._fast_query = _query(given, self._checks, is_wrapped=False, is_trying=False)
         self._connection = duckdb.connect(
             config={
                 "threads": 1,
@@ -162,6 +164,21 @@ class JsonDecoder:
         )
         fits = pc.and_(values.is_valid(), errors.is_null())
         return TypedValues(_struct(data, self._columns, pc.invert(fits)), errors)
+
+
+def _of_json(column: Column) -> Column | None:
+    """`column` with the fields that JSON can give; None when it is not such a one itself.
+
+    A topic whose values were Avro before has columns that no JSON Schema asks for.
+    """
+    inside = tuple(map(_of_json, column.inside))
+    match column.kind:
+        case Kind.STRUCT:
+            there = tuple(filter(None, inside))
+            return replace(column, inside=there) if there else None
+        case Kind.LIST | Kind.MAP:
+            return column if inside == column.inside else None
+    return column if column.kind in _TAKEN or column.kind is Kind.JSON else None
 
 
 # --- the query -----------------------------------------------------------------------------------

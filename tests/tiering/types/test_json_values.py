@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.support.profiles import examples
 from tests.support.schema_samples import JSON_SCHEMAS, json_values
 from tiering.types.arrow_types import MALFORMED, TYPE_MISMATCH, TypedValues
+from tiering.types.avro.avro_schema import parse_avro_schema
 from tiering.types.columns import FIRST_ID, Column, follow
 from tiering.types.json_schema import parse_json_schema
 from tiering.types.json_values import JsonDecoder
@@ -194,3 +195,31 @@ def test_slices_of_an_array_are_decoded() -> None:
         found = decoder.decode(values)
     assert found.data.to_pylist() == [None, {"a": [2, 3]}, None]
     assert found.errors.to_pylist() == [MALFORMED, None, None]
+
+
+def test_columns_that_only_avro_has_are_null_for_json() -> None:
+    """A topic that was Avro keeps them when its format changes."""
+    fields: Any = {
+        "gone": "bytes",
+        "several": ["int", "string"],
+        "many": {"type": "array", "items": "bytes"},
+        "inside": _avro_record("Inside", both="bytes", n="int"),
+        "only": _avro_record("Only", both="bytes"),
+        "n": "long",
+    }
+    writer = parse_avro_schema(json.dumps(_avro_record("R", **fields)))
+    columns, next_id = follow((), writer.shape, FIRST_ID)
+    columns, _ = follow(
+        columns, parse_json_schema(json.dumps(_flat(n={"type": "integer"}))), next_id
+    )
+    with JsonDecoder(columns) as decoder:
+        rows = [b'{"n": 5, "gone": "x", "many": [1], "inside": {"n": 2, "both": 1}}', b"{"]
+        found = decoder.decode(pa.array(rows, pa.binary()))
+    assert found.errors.to_pylist() == [None, MALFORMED]
+    none = {"gone": None, "several": None, "many": None, "only": None}
+    assert found.data.to_pylist() == [{**none, "inside": {"both": None, "n": 2}, "n": 5}, None]
+
+
+def _avro_record(name: str, **fields: Any) -> Any:
+    parts = [{"name": field, "type": part} for field, part in fields.items()]
+    return {"type": "record", "name": name, "fields": parts}
