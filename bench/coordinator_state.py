@@ -109,7 +109,7 @@ async def generate(
         state.trust()
     log = SegmentedLog.open(LogDirectory(directory / LOG_DIRECTORY), rng=random.Random(1))
     try:
-        log.append([encode_batch(next_offset - 1, now_ms, [last])])
+        log.append_many([[encode_batch(next_offset - 1, now_ms, [last])]])
         log.sync()
     finally:
         log.close()

@@ -36,7 +36,6 @@ from metadata.log.log import MetadataRecordBatch
 from metadata.log.log_batch import decode_batch, encode_batch
 from wal.disk import SYSTEM_DISK, Disk
 from wal.errors import (
-    AppendTooLarge,
     CommitFailed,
     CommitOutcomeUnknown,
     CorruptLog,
@@ -269,16 +268,12 @@ class LocalMetadataLog:
         entries = []
         next_offset = base_offset
         for records in batches:
-            entry = encode_batch(next_offset, timestamp_ms, records)
-            if len(entry) > self._settings.batch_max_bytes:
-                raise AppendTooLarge(
-                    f"a metadata batch of {len(entry)} bytes exceeds"
-                    f" {self._settings.batch_max_bytes}"
-                )
-            entries.append((entry,))
+            # In one piece: most batches are of small records, and joining these is faster than
+            # many fragments are.
+            entries.append((encode_batch(next_offset, timestamp_ms, records),))
             next_offset += len(records)
         try:
-            self._log.append_many(entries)
+            self._log.append_many(entries, append_threshold=self._settings.batch_max_bytes)
         except StorageFailed as error:
             if self._log.failure is not None:
                 raise CommitOutcomeUnknown(f"metadata append at {base_offset}: {error}") from error

@@ -1,9 +1,10 @@
 """Segmented logs of small files, as their tests fill, open and read them."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from wal.crc import Buffer
 from wal.disk import SYSTEM_DISK, Disk, SystemDisk
 from wal.errors import CorruptLog
 from wal.segmented_log.log_directory import LogDirectory
@@ -34,6 +35,11 @@ def open_log(path: Path, disk: Disk = SYSTEM_DISK, capacity: int = CAPACITY) -> 
     )
 
 
+def append(log: SegmentedLog, fragments: Iterable[Buffer], threshold: int | None = None) -> int:
+    """One record."""
+    return log.append_many((fragments,), append_threshold=threshold)
+
+
 def contents(log: SegmentedLog) -> list[bytes]:
     return [log.read(index) for index in range(log.lowest_index, log.highest_index)]
 
@@ -42,7 +48,7 @@ def fill(path: Path, records: Sequence[bytes], capacity: int = CAPACITY) -> None
     """Write `records`, each of them synced."""
     log = open_log(path, capacity=capacity)
     for record in records:
-        log.append([record])
+        append(log, [record])
         log.sync()
     log.close()
 

@@ -1,7 +1,7 @@
 """A log of records on local files, each a store with an index.
 
 The log holds records `lowest_index` .. `highest_index - 1`; every record is a byte string with its
-own CRC. Records can be appended at the end, read by index, and dropped from either end. All appends
+own CRC. Records can be appended at the end, read by index, and pruned from the start. All appends
 go to the *write file*, the newest; when it has reached its capacity it becomes a read file and a
 new write file starts. wal/segmented_log/log_file.py describes one of them.
 
@@ -137,24 +137,16 @@ class SegmentedLog:
     def file_count(self) -> int:
         return len(self._read_files) + 1
 
-    def append(self, fragments: Iterable[Buffer], *, append_threshold: int | None = None) -> int:
-        """Append one record made of `fragments` and return its index; durable after `sync`.
-
-        The fragments are consumed as they are written, and only up to where they exceed the
-        threshold (see the module's docstring); they may block, and what they raise comes out of
-        here unchanged.
-        Raises: AppendTooLarge, StorageFailed. After any exception the log is as it was.
-        """
-        return self.append_many((fragments,), append_threshold=append_threshold)
-
     def append_many(
         self, records: Iterable[Iterable[Buffer]], *, append_threshold: int | None = None
     ) -> int:
         """Append records in order, all or none, and return the index of the first one.
 
-        They may span files. The threshold holds for each of them. A crash before the next
-        `sync` may keep a prefix of them.
-        Raises: as `append`.
+        Each is made of fragments, which are consumed as they are written, and only up to where they
+        exceed the threshold (see the module's docstring); they may block, and what they raise comes
+        out of here unchanged. Records may span files. They are durable after `sync`; a crash before
+        it may keep a prefix of them.
+        Raises: AppendTooLarge, StorageFailed. After any exception the log is as it was.
         """
         self._refuse_writes_after_failure()
         first_index = self.highest_index
@@ -210,22 +202,6 @@ class SegmentedLog:
                     records.append(record)
                     index += 1
         return records
-
-    def truncate(self, index: int) -> None:
-        """Drop every record from `index` on, durably; `index` becomes the highest index.
-
-        Raises: OutOfBounds, CorruptLog, StorageFailed (the log then refuses further writes).
-        """
-        self._refuse_writes_after_failure()
-        if not self.lowest_index <= index <= self.highest_index:
-            raise self._out_of_bounds(index)
-        if index == self.highest_index:
-            return
-        try:
-            self._cut_back(index)
-        except (StorageFailed, CorruptLog) as error:
-            self._fail(f"truncation to {index} failed: {error}")
-            raise
 
     def prune(self, index: int) -> int:
         """Remove the files that lie wholly below `index` and return the new lowest index.
@@ -285,12 +261,12 @@ class SegmentedLog:
         full = self._write_file
         self.sync()
         # From now on the index is believed entry by entry. Without this sync a power cut could
-        # bring back entries from before a truncation: whole, but of records that are gone.
+        # bring back entries of records that were taken back: whole, but of records that are gone.
         full.index.sync()
         try:
             self._write_file = LogFile.create(self._directory, full.next_index, self._rng)
         except StorageFailed:
-            # The half-made file must not stay: a truncation could put it behind a gap (I2).
+            # The half-made file must not stay: taking back could put it behind a gap (I2).
             try:
                 remove_log_file(self._directory, full.next_index)
             except StorageFailed as error:

@@ -16,6 +16,7 @@ from tests.support.small_segmented_logs import (
     FIRST_STORE,
     INDEX_ENTRY_BYTES,
     RECORD_HEADER_BYTES,
+    append,
     contents,
     fill,
     open_log,
@@ -41,7 +42,7 @@ def test_a_last_record_torn_at_any_byte_is_cut_and_the_log_goes_on(tmp_path: Pat
         log = open_log(torn)
         assert contents(log) == records[:-1]
         assert log.cut_bytes == last_bytes - missing
-        assert log.append([b"again"]) == 2
+        assert append(log, [b"again"]) == 2
         log.close()
         assert recovered(torn) == [*records[:-1], b"again"]
 
@@ -128,7 +129,7 @@ def test_a_bad_record_in_front_of_one_that_knew_it_durable_is_damage(tmp_path: P
 
 def test_a_hole_in_a_group_that_was_never_synced_is_a_torn_tail(tmp_path: Path) -> None:
     log = open_log(tmp_path, capacity=1 << 20)
-    log.append([b"synced"])
+    append(log, [b"synced"])
     log.sync()
     log.append_many([[b"hole" * 10], [b"whole" * 10], [b"whole too" * 10]])
     log.close()
@@ -143,7 +144,7 @@ def test_a_hole_in_a_group_that_was_never_synced_is_a_torn_tail(tmp_path: Path) 
 def test_a_record_of_another_file_never_passes_for_one_of_this(tmp_path: Path) -> None:
     fill(tmp_path / "one", [b"first", b"second"])
     log = SegmentedLog.open(LogDirectory(tmp_path / "two"), rng=random.Random(8))
-    log.append([b"first"])
+    append(log, [b"first"])
     log.close()
     foreign = (tmp_path / "one" / FIRST_STORE).read_bytes()
     with (tmp_path / "two" / FIRST_STORE).open("ab") as file:
@@ -176,7 +177,7 @@ def test_a_file_whose_creation_was_interrupted_is_created_again(tmp_path: Path) 
         (torn / f"{2:020d}.store").write_bytes(header[:length])
         log = open_log(torn)
         assert contents(log) == records
-        assert log.append([b"z"]) == 2
+        assert append(log, [b"z"]) == 2
         log.close()
         assert recovered(torn) == [*records, b"z"]
 

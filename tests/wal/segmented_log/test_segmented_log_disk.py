@@ -13,6 +13,7 @@ from tests.support.small_segmented_logs import (
     INDEX_ENTRY_BYTES,
     RECORD_HEADER_BYTES,
     UnsyncedDisk,
+    append,
     contents,
     open_log,
     recovered,
@@ -26,17 +27,17 @@ from wal.errors import AppendTooLarge, StorageFailed
 def test_a_full_disk_refuses_an_append_and_the_log_is_as_it_was(tmp_path: Path) -> None:
     disk = FailingDisk()
     log = open_log(tmp_path, disk)
-    log.append([b"kept"])
+    append(log, [b"kept"])
     log.sync()
     before = snapshot(tmp_path)
     for free in range(RECORD_HEADER_BYTES + 40 + INDEX_ENTRY_BYTES):
         disk.bytes_free = free
         with pytest.raises(StorageFailed, match="No space left"):
-            log.append([b"n" * 20, b"o" * 20])
+            append(log, [b"n" * 20, b"o" * 20])
         assert snapshot(tmp_path) == before
         assert log.failure is None
     disk.bytes_free = None
-    assert log.append([b"fits again"]) == 1
+    assert append(log, [b"fits again"]) == 1
     log.close()
     assert recovered(tmp_path) == [b"kept", b"fits again"]
 
@@ -45,9 +46,9 @@ def test_a_full_disk_refuses_an_append_and_the_log_is_as_it_was(tmp_path: Path) 
 def test_a_failed_sync_is_final_until_the_log_is_opened_again(tmp_path: Path, heals: bool) -> None:
     disk = FailingDisk()
     log = open_log(tmp_path, disk)
-    log.append([b"durable"])
+    append(log, [b"durable"])
     log.sync()
-    log.append([b"lost"])
+    append(log, [b"lost"])
     if heals:
         disk.fail_number = disk.count + 1
     else:
@@ -57,9 +58,8 @@ def test_a_failed_sync_is_final_until_the_log_is_opened_again(tmp_path: Path, he
     disk.failing = set()
     assert log.failure is not None
     for write in (
-        lambda: log.append([b"more"]),
+        lambda: append(log, [b"more"]),
         log.sync,
-        lambda: log.truncate(0),
     ):
         with pytest.raises(StorageFailed, match="until the log is opened again"):
             write()
@@ -70,7 +70,7 @@ def test_a_failed_sync_is_final_until_the_log_is_opened_again(tmp_path: Path, he
 
 def test_what_is_recovered_is_made_durable_before_it_is_served(tmp_path: Path) -> None:
     log = open_log(tmp_path)
-    log.append([b"written but never synced"])
+    append(log, [b"written but never synced"])
     log.close()
     with pytest.raises(StorageFailed, match="fdatasync"):
         open_log(tmp_path, FailingDisk(fail_number=1, calls=("fdatasync",)))
@@ -90,7 +90,7 @@ class History:
 
 
 def exercise(path: Path, disk: FailingDisk, history: History) -> None:
-    """Groups of appends across files, a truncation into an older file, a prune."""
+    """Groups of appends across files, one that is taken back into an older file, a prune."""
     log = open_log(path, disk)
     try:
         for number in range(8):
@@ -104,9 +104,12 @@ def exercise(path: Path, disk: FailingDisk, history: History) -> None:
             log.sync()
             history.promised = history.tried
             if number == 5:
-                history.tried = history.promised[:-5]
-                log.truncate(len(history.tried))
-                history.promised = history.tried
+                group = [b"z" * 90] * 6
+                history.tried = history.promised + group
+                with pytest.raises(AppendTooLarge):
+                    log.append_many([*([record] for record in group), [bytes(1000)]])
+                if log.failure is not None:  # the disk failed while it was taken back
+                    raise StorageFailed(log.failure)
             assert contents(log) == history.promised
         history.pruned_below = log.highest_index - 2
         log.prune(history.pruned_below)
@@ -133,7 +136,7 @@ def test_whichever_call_fails_the_log_opens_again_with_all_that_was_promised(
         assert got == longest[log.lowest_index : log.highest_index]
         assert log.highest_index >= min(len(history.promised), len(history.tried))
         assert log.lowest_index <= history.pruned_below
-        log.append([b"goes on"])
+        append(log, [b"goes on"])
         log.close()
         assert recovered(path) == [*got, b"goes on"]
     assert failed == {"create", "pwritev", "fdatasync", "fsync", "ftruncate", "unlink"}
@@ -142,17 +145,17 @@ def test_whichever_call_fails_the_log_opens_again_with_all_that_was_promised(
 def test_a_file_that_cannot_be_created_leaves_the_log_as_it_was(tmp_path: Path) -> None:
     disk = FailingDisk()
     log = open_log(tmp_path, disk)
-    log.append([b"x" * 300])
+    append(log, [b"x" * 300])
     log.sync()
     before = snapshot(tmp_path)
     for call in ("create", "pwritev"):
         disk.failing = {call}
         with pytest.raises(StorageFailed, match=call):
-            log.append([b"needs a new file"])
+            append(log, [b"needs a new file"])
         assert snapshot(tmp_path) == before
         assert log.failure is None
     disk.failing = set()
-    assert log.append([b"needs a new file"]) == 1
+    assert append(log, [b"needs a new file"]) == 1
     assert log.file_count == 2
     log.close()
 
@@ -163,14 +166,14 @@ def test_a_sync_that_fails_while_a_file_is_created_is_final_too(
 ) -> None:
     disk = FailingDisk(calls=(call,))
     log = open_log(tmp_path, disk)
-    log.append([b"x" * 300])
+    append(log, [b"x" * 300])
     log.sync()
     disk.fail_number = disk.count + which
     with pytest.raises(StorageFailed, match=call):
-        log.append([b"needs a new file"])
+        append(log, [b"needs a new file"])
     assert contents(log) == [b"x" * 300]
     with pytest.raises(StorageFailed, match="until the log is opened again"):
-        log.append([b"more"])
+        append(log, [b"more"])
     log.close()
     assert recovered(tmp_path) == [b"x" * 300]
 
@@ -178,14 +181,14 @@ def test_a_sync_that_fails_while_a_file_is_created_is_final_too(
 def test_a_failure_that_cannot_be_taken_back_stops_all_writes(tmp_path: Path) -> None:
     disk = FailingDisk()
     log = open_log(tmp_path, disk)
-    log.append([b"durable"])
+    append(log, [b"durable"])
     log.sync()
     disk.failing = {"pwritev", "ftruncate"}
     with pytest.raises(StorageFailed, match="pwritev"):
-        log.append([b"half written"])
+        append(log, [b"half written"])
     disk.failing = set()
     with pytest.raises(StorageFailed, match="until the log is opened again"):
-        log.append([b"more"])
+        append(log, [b"more"])
     assert contents(log) == [b"durable"]
     log.close()
     assert recovered(tmp_path) == [b"durable"]
@@ -209,17 +212,11 @@ def use_until_the_power_is_cut(
             log.sync()
             history.durable = len(history.promised)
         elif choice < 0.9:
-            group = [rng.randbytes(rng.randrange(70)) for _ in range(3)]
+            group = [rng.randbytes(rng.randrange(70)) for _ in range(rng.choice((3, 12)))]
             history.tried = history.promised + group
             with pytest.raises(AppendTooLarge):
                 log.append_many([*([record] for record in group), [bytes(1000)]])
             history.tried = history.promised
-        elif choice < 0.95:
-            count = rng.randint(log.lowest_index, len(history.promised))
-            history.durable = min(history.durable, count)
-            history.tried = history.promised
-            log.truncate(count)
-            history.promised = history.tried = history.promised[:count]
         else:
             history.pruned_below = rng.randint(log.lowest_index, len(history.promised))
             history.pruned_below = log.prune(history.pruned_below)
