@@ -8,13 +8,15 @@ import asyncio
 import shutil
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import psutil
 import pytest
+from confluent_kafka import KafkaException, TopicPartition
 
 from metadata.operations import ListedOffset
+from tests.support import stock_clients as clients
 from tests.support.broker_cluster import Cluster
 from tests.support.live_broker import until
 from tests.support.numbered_records import (
@@ -31,6 +33,9 @@ ON_S3_TOO = pytest.param("s3", marks=[pytest.mark.moto, pytest.mark.exhaustive])
 on_both = pytest.mark.parametrize("cluster", ["directory", ON_S3], indirect=True)
 on_a_directory = pytest.mark.parametrize("cluster", ["directory", ON_S3_TOO], indirect=True)
 """What a lease and a fence ask of S3 is tried on it in tests/metadata and tests/faults."""
+
+COMMITTED = {f"group-{number}": number for number in range(1, 4)}
+"""The offset that each group has committed; the groups are of both coordinators."""
 
 
 @pytest.fixture
@@ -75,6 +80,9 @@ def test_a_killed_leader_is_replaced_and_every_acknowledged_record_is_there_once
     producer = NumberedProducer(cluster.bootstrap)
     producer.send(300)
     until(lambda: _polled(producer) > 100, "some are acknowledged")
+    for group, offset in COMMITTED.items():
+        with closing(clients.confluent_consumer(cluster.bootstrap, group_id=group)) as consumer:
+            consumer.commit(offsets=[TopicPartition("t", 0, offset)], asynchronous=False)
     cluster.brokers[1].kill()
     producer.send(300)
     for partition in partitions:
@@ -83,10 +91,23 @@ def test_a_killed_leader_is_replaced_and_every_acknowledged_record_is_there_once
             "another one leads",
         )
     producer.flush()
+    for group, offset in COMMITTED.items():
+        until(lambda group=group: _committed(cluster, group) is not None, f"OffsetFetch of {group}")
+        assert _committed(cluster, group) == offset
     until(lambda: 1 not in cluster.live_brokers(2), "the dead broker is taken out")
     assert_each_once(cluster.brokers[2].bootstrap, producer)
     cluster.start(1)
     assert_each_once(cluster.brokers[1].bootstrap, producer)
+
+
+def _committed(cluster: Cluster, group: str) -> int | None:
+    """The offset that a new client of a group is told; None when nobody answers."""
+    with closing(clients.confluent_consumer(cluster.bootstrap, group_id=group)) as consumer:
+        try:
+            (found,) = consumer.committed([TopicPartition("t", 0)], timeout=2)
+        except KafkaException:
+            return None
+    return None if found.error else int(found.offset)
 
 
 def _polled(producer: NumberedProducer) -> int:
