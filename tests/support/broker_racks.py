@@ -54,11 +54,13 @@ class Racks:
         *,
         coordinators: int | None = None,
         gateways_only: Collection[int] = (),
+        interval_ms: int | None = INTERVAL_MS,
         settings: Mapping[str, str] | None = None,
     ) -> None:
         """As many coordinators as brokers, unless another number is given.
 
-        Those that are `gateways_only` lead nothing.
+        Those that are `gateways_only` lead nothing. A broker that was registered for `interval_ms`
+        gets what it should lead; None: for as long as by default.
         """
         self._store_url = f"file://{path}/bucket"
         self.cluster = Cluster(path, self._store_url, stack)
@@ -66,9 +68,10 @@ class Racks:
         self._gateways_only = gateways_only
         self._settings = {
             "diskless.metadata.topic.num.partitions": str(coordinators or len(racks)),
-            "diskless.metadata.leader.rebalance.interval.ms": str(INTERVAL_MS),
             **(settings or {}),
         }
+        if interval_ms is not None:
+            self._settings["diskless.metadata.leader.rebalance.interval.ms"] = str(interval_ms)
         for node_id in racks:
             self.start(node_id)
         topic_id = self.cluster.create(min(racks), TOPIC, PARTITIONS)
