@@ -24,16 +24,20 @@ log = structlog.get_logger(__name__)
 def fit_descriptors(config: Config) -> Config:
     """Raise the soft limit as far as `config` needs; else `config` with fewer connections.
 
-    Raises: InvalidSettings when there is no room for any.
+    `config` has the number of workers. Raises: InvalidSettings when there is no room for any.
     """
+    workers = config.broker.workers
+    # A worker has another socket, to its head, for a client that asks what is the head's.
+    each, lines = (1, 0) if workers == 1 else (2, 2 * workers)
     besides = (
         config.read.fd_cache_capacity
         + config.file_store.fd_capacity
         + config.s3.connections_max
         + OTHER_DESCRIPTORS
+        + lines
     )
-    allowed = _raise_soft_limit(besides + config.server.max_connections)
-    room = allowed - besides
+    allowed = _raise_soft_limit(besides + each * config.server.max_connections)
+    room = (allowed - besides) // each
     if room >= config.server.max_connections:
         return config
     if room < 1:

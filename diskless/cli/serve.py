@@ -54,9 +54,8 @@ def serve(config: Config, *, data: Path) -> int:
     """
     arm_from_environment()
     configure_logs(log_format=config.broker.log_format, level=config.broker.log_level)
-    config = fit_descriptors(fit_tls_memory(config, available_memory()))
+    config = fit_descriptors(fit_tls_memory(_with_workers(config), available_memory()))
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    config = _with_workers(config)
     process = _Process(_spawner(config))
     failures: list[DisklessError | OSError] = []
     with contextlib.ExitStack() as stack:

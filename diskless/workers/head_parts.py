@@ -11,6 +11,8 @@ import socket
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
+import structlog
+
 from diskless.api import RunningOperations, coordinator_apis
 from diskless.authorization import AllowEverything
 from diskless.parts.background import run_until_stop
@@ -29,13 +31,15 @@ from diskless.workers.doors import CALLS, Note
 from diskless.workers.group import WorkerGroup
 from diskless.workers.head_news import HeadNews
 from diskless.workers.relay import RelayedApi
-from diskless.workers.security.head_security import HeadSecurity
+from diskless.workers.security.head_security import HeadSecurity, cannot_be
 from diskless.workers.security.rights_teller import RightsTeller
 from diskless.workers.security.security_news import SecretNews
 from diskless.workers.spawner import Spawner
 from metadata.coordinator.placement import Placement
 from metadata.operations import CATALOGUE
 from wal.chunks.buffer import BufferPool
+
+log = structlog.get_logger(__name__)
 
 _DRAIN_S = 35.0
 """What a worker takes to upload and commit what it has, beyond `server.stop.timeout.ms`."""
@@ -70,9 +74,16 @@ async def open_workers(
     )
     await stack.enter_async_context(calls)
 
+    named = {listener.name: listener for listener in base.listeners}
+
     def came(note: Note, end: socket.socket) -> None:
         if note.purpose == CALLS:
             calls.take(end, host="", user="", listener="")
+            return
+        why = cannot_be(note, named)
+        if why is not None:
+            log.error("a worker has named a client that cannot be", why=why)
+            end.close()
         else:
             server.take(
                 end,

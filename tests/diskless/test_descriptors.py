@@ -29,34 +29,42 @@ PROGRAM = """
 import resource
 from diskless.config import load_config
 from diskless.descriptors import fit_descriptors
-config = fit_descriptors(load_config(overrides={"max.connections": "700"}))
+import sys
+settings = {"max.connections": "700", "broker.workers": sys.argv[1]}
+config = fit_descriptors(load_config(overrides=settings))
 print("admits", config.server.max_connections, "files", resource.getrlimit(7)[0])
 """
 
 
-def run_under(soft: int, hard: int) -> subprocess.CompletedProcess[str]:
+def run_under(soft: int, hard: int, workers: int = 1) -> subprocess.CompletedProcess[str]:
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
     before: Callable[[], None] = limit
     return subprocess.run(
-        [sys.executable, "-c", PROGRAM], preexec_fn=before, capture_output=True, text=True
+        [sys.executable, "-c", PROGRAM, str(workers)],
+        preexec_fn=before,
+        capture_output=True,
+        text=True,
     )
 
 
 @pytest.mark.parametrize(
-    ("soft", "hard", "admits", "files"),
+    ("soft", "hard", "admits", "files", "workers"),
     [
-        (4_000, 4_000, 700, 4_000),
-        (256, 4_000, 700, BESIDES + 700),
-        (256, BESIDES + 300, 300, BESIDES + 300),
+        (4_000, 4_000, 700, 4_000, 1),
+        (256, 4_000, 700, BESIDES + 700, 1),
+        (256, BESIDES + 300, 300, BESIDES + 300, 1),
+        # A client of a worker may need another one to the head.
+        (256, 6_000, 700, BESIDES + 4 + 1_400, 2),
+        (256, BESIDES + 4 + 300, 150, BESIDES + 4 + 300, 2),
     ],
 )
 def test_the_soft_limit_is_raised_and_else_fewer_clients_are_admitted(
-    soft: int, hard: int, admits: int, files: int
+    soft: int, hard: int, admits: int, files: int, workers: int
 ) -> None:
     assert resource.RLIMIT_NOFILE == 7
-    ended = run_under(soft, hard)
+    ended = run_under(soft, hard, workers)
     assert ended.returncode == 0, ended.stderr
     said = re.search(r"^admits (\d+) files (\d+)$", ended.stdout, re.MULTILINE)
     assert said is not None

@@ -7,17 +7,22 @@ from typing import Any
 
 import pytest
 
-from diskless.audit.audit_log import AuditLog, Note
-from diskless.authorization import AclOperation, ResourceType
+from diskless.audit import audit_log
+from diskless.audit.audit_log import AuditLog
+from diskless.authorization import BROKER_USER, AclOperation, ResourceType
+from diskless.listeners.endpoints import Endpoint
+from diskless.listeners.listeners import Listener
 from diskless.ports import ANONYMOUS, ClientInfo
 from diskless.sasl.failure_delay import FailureDelay
 from diskless.workers import line
+from diskless.workers.doors import CLIENT, Note
 from diskless.workers.head_line import HeadLine
 from diskless.workers.line import Line
-from diskless.workers.security.head_security import HeadSecurity
+from diskless.workers.security.head_security import HeadSecurity, cannot_be
 from diskless.workers.security.line_notes import NOTE_BYTES_PER_S_MAX, LineNotes, decode_note
 from tests.support.until import until
 from wal.clock import ManualClock
+from wal.security.security_protocol import SecurityProtocol
 
 WRITE, TOPIC = AclOperation.WRITE, ResourceType.TOPIC
 
@@ -31,7 +36,7 @@ class Head:
 
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.notes: list[Note] = []
+        self.notes: list[audit_log.Note] = []
         self.audit = AuditLog(self.notes.append, self.clock)
         self.security = HeadSecurity(self.audit, FailureDelay(100, self.clock))
         self._lines: list[tuple[Line, HeadLine]] = []
@@ -63,6 +68,39 @@ async def head() -> AsyncIterator[Head]:
     head = Head()
     yield head
     head.close()
+
+
+def test_a_client_that_cannot_be_is_refused_whatever_a_worker_says() -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+
+        def listener(name: str, protocol: SecurityProtocol, rank: int | None = None) -> Listener:
+            return Listener(
+                name=name,
+                protocol=protocol,
+                socket=bound,
+                advertised=Endpoint(name, "h", 1),
+                inter_broker_rank=rank,
+            )
+
+        listeners = {
+            "PLAIN": listener("PLAIN", SecurityProtocol.PLAINTEXT, 1),
+            "SASL": listener("SASL", SecurityProtocol.SASL_SSL),
+            "BROKERS": listener("BROKERS", SecurityProtocol.SASL_SSL, 0),
+        }
+        allowed = {
+            (name, user)
+            for name in (*listeners, "OTHER", "")
+            for user in ("ann", ANONYMOUS, BROKER_USER, "")
+            if cannot_be(Note(CLIENT, "10.0.0.1", user, name, 1), listeners) is None
+        }
+    assert allowed == {
+        ("PLAIN", "ann"),
+        ("PLAIN", ANONYMOUS),
+        ("SASL", "ann"),
+        ("BROKERS", "ann"),
+        ("BROKERS", BROKER_USER),
+    }
 
 
 async def test_failures_of_an_address_are_one_row_through_whichever_worker_they_come(
@@ -131,7 +169,7 @@ async def test_log_ins_and_changes_come_to_the_log_as_they_were_noted(head: Head
 
 def test_who_is_refused_a_thousand_names_keeps_no_log_in_out_of_the_log() -> None:
     clock = ManualClock()
-    sent: list[Note] = []
+    sent: list[audit_log.Note] = []
 
     def send(message: bytes) -> None:
         assert message[4] == line.NOTE
