@@ -27,6 +27,7 @@ from tests.diskless.workers.test_worker_lives import (
     PARTITIONS,
     Ledger,
     check,
+    is_alive,
     stored,
     workers_of,
 )
@@ -41,8 +42,11 @@ pytestmark = pytest.mark.clients
 
 CONNECTIONS: Final = 6
 PENDING: Final = 8
+PER_USER: Final = 20
+REAUTH_MS: Final = 1_000
+QUOTA: Final = 10_000.0
 PRODUCE, FETCH, METADATA, SASL_HANDSHAKE, CREATE_TOPICS = 0, 1, 3, 17, 19
-CREATE_ACLS, DELETE_ACLS, SASL_AUTHENTICATE, ALTER_USERS = 30, 31, 36, 51
+CREATE_ACLS, DELETE_ACLS, SASL_AUTHENTICATE, ALTER_QUOTAS, ALTER_USERS = 30, 31, 36, 49, 51
 NONE, TOPIC_REFUSED, CLUSTER_REFUSED, LOGIN_FAILED = 0, 29, 31, 58
 TOPIC, WRITE = 2, 4
 ANN, PASSWORD = "ann", "a secret of ann's"
@@ -54,7 +58,7 @@ class SecuredWorkers:
 
     def __init__(self, place: Path) -> None:
         self.certificates: Final = Certificates(place / "certificates")
-        self.ports: Final = {name: own_port() for name in ("PLAINTEXT", "SASL_SSL", "SSL")}
+        self.ports: Final = {name: own_port() for name in ("PLAINTEXT", "SASL_SSL", "SSL", "SHORT")}
         self.audit: Final = place / "audit"
         self.log: Final = place / "broker.log"
         password = place / "password"
@@ -65,7 +69,12 @@ class SecuredWorkers:
             "broker.workers": "2",
             "listeners": listeners,
             "advertised.listeners": listeners,
+            "listener.security.protocol.map": "SHORT:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,"
+            "SASL_SSL:SASL_SSL",
+            "inter.broker.listener.name": "PLAINTEXT",
             "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
+            "listener.name.short.connections.max.reauth.ms": str(REAUTH_MS),
+            "max.connections.per.user": str(PER_USER),
             "bootstrap.admin": ANN,
             "bootstrap.admin.password": f"file:{password}",
             "connection.failed.authentication.delay.ms": "0",
@@ -92,6 +101,13 @@ class SecuredWorkers:
         return RawClient(
             *await asyncio.open_connection("127.0.0.1", port, ssl=tls, server_hostname=name)
         )
+
+    def keys(self) -> bytes:
+        return Path(self.certificates.server).read_bytes()
+
+    def put_keys(self, content: bytes) -> None:
+        """In the file, half written as they may be."""
+        Path(self.certificates.server).write_bytes(content)
 
     @asynccontextmanager
     async def admin(self) -> AsyncIterator[RawClient]:
@@ -124,12 +140,16 @@ class SecuredWorkers:
         ]
 
 
-async def log_in(client: RawClient, user: str, password: str) -> int:
-    """By PLAIN; the code of the answer."""
+async def log_in(
+    client: RawClient, user: str, password: str, *, lifetimes: list[timedelta] | None = None
+) -> int:
+    """By PLAIN; the code of the answer, whose lifetime is added to `lifetimes`."""
     chosen = await client.call(SASL_HANDSHAKE, 1, mechanism="PLAIN")
     assert int(chosen.error_code) == NONE
     token = f"\0{user}\0{password}".encode()
     answer = await client.call(SASL_AUTHENTICATE, 2, auth_bytes=token)
+    if lifetimes is not None:
+        lifetimes.append(answer.session_lifetime)
     return int(answer.error_code)
 
 
@@ -345,6 +365,92 @@ async def log_in_after_handshake(client: RawClient) -> int:
     return int(answer.error_code)
 
 
+async def test_a_user_has_no_more_connections_in_all_workers_than_it_may_have(
+    broker: SecuredWorkers,
+) -> None:
+    async with broker.admin() as admin:
+        await set_password(admin, "eve", "hers")
+        async with broker.logged_in("eve", "hers", PER_USER):
+            for _ in range(4):
+                client = await broker.connect("SASL_SSL")
+                with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+                    await log_in(client, "eve", "hers")
+                assert await client.is_closed_by_server()
+                await client.close()
+            # Others have places of their own.
+            async with broker.logged_in():
+                pass
+        await set_password(admin, "eve", None)
+
+
+@pytest.mark.exhaustive
+async def test_a_quota_of_a_user_is_one_through_all_workers(broker: SecuredWorkers) -> None:
+    entity = [{"entity_type": "user", "entity_name": "fay"}]
+
+    async def limit(admin: RawClient, *, is_removed: bool) -> None:
+        change = {"key": "producer_byte_rate", "value": QUOTA, "remove": is_removed}
+        entries = [{"entity": entity, "ops": [change]}]
+        await admin.ask(ALTER_QUOTAS, 1, entries=entries, validate_only=False)
+
+    async with broker.admin() as admin:
+        await set_password(admin, "fay", "hers")
+        await add_rule(admin, "fay", "given")
+        await limit(admin, is_removed=False)
+        # Ten seconds' worth may come at once; half as much again comes, a part through each.
+        part = b"x" * int(15 * QUOTA / CONNECTIONS)
+        async with broker.logged_in("fay", "hers") as clients:
+            waits = [
+                (await produce(client, "given", os.urandom(len(part))))[1] for client in clients
+            ]
+        assert waits[:3] == [0, 0, 0]
+        assert max(waits) > 2, waits
+        async with broker.logged_in() as others:
+            assert (await produce(others[0], "open", os.urandom(len(part))))[1] == 0
+        await limit(admin, is_removed=True)
+        await remove_rule(admin, "fay", "given")
+        await set_password(admin, "fay", None)
+
+
+async def test_a_session_that_is_over_reaches_nothing_and_may_be_renewed(
+    broker: SecuredWorkers,
+) -> None:
+    lifetimes: list[timedelta] = []
+    renewed, forgotten = [
+        [await broker.connect("SHORT") for _ in range(CONNECTIONS // 2)] for _ in range(2)
+    ]
+    for client in (*renewed, *forgotten):
+        assert await log_in(client, ANN, PASSWORD, lifetimes=lifetimes) == NONE
+        await client.call(METADATA, 9)
+    assert set(lifetimes) == {timedelta(milliseconds=REAUTH_MS)}
+
+    async def outlive(client: RawClient, *, is_renewed: bool) -> None:
+        """Ask for what is the worker's and what is the head's until the session is over."""
+        try:
+            async with asyncio.timeout(60):
+                while True:
+                    await client.call(METADATA, 9)
+                    await produce(client, "open", b"x")
+                    if is_renewed:
+                        assert await log_in(client, ANN, PASSWORD, lifetimes=lifetimes) == NONE
+                        if len(lifetimes) > 20 * CONNECTIONS and forgotten_ended.done():
+                            return
+        except (ConnectionError, asyncio.IncompleteReadError):
+            assert not is_renewed
+
+    forgotten_ended = asyncio.gather(*(outlive(one, is_renewed=False) for one in forgotten))
+    await asyncio.gather(forgotten_ended, *(outlive(one, is_renewed=True) for one in renewed))
+    # Nobody becomes somebody else on a connection.
+    async with broker.admin() as admin:
+        await set_password(admin, "gus", "his")
+        for client in renewed:
+            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+                assert await log_in(client, "gus", "his") == LOGIN_FAILED
+            assert await client.is_closed_by_server()
+        await set_password(admin, "gus", None)
+    for client in (*renewed, *forgotten):
+        await client.close()
+
+
 async def test_who_shows_a_certificate_is_who_the_rules_make_of_it(broker: SecuredWorkers) -> None:
     keys = broker.certificates.signed("of-carl", common_name="carl")
     async with broker.admin() as admin:
@@ -396,6 +502,7 @@ def test_no_secret_is_in_a_command_an_environment_or_a_log(broker: SecuredWorker
     assert PASSWORD not in broker.audit.read_text()
 
 
+@pytest.mark.exhaustive
 def test_workers_that_are_killed_under_load_cost_no_record(broker: SecuredWorkers) -> None:
     at = ("--bootstrap", broker.plain)
     assert main(["topic", "create", LEDGER_TOPIC, "--partitions", str(PARTITIONS), *at]) == 0
@@ -440,6 +547,56 @@ async def test_a_worker_that_is_killed_is_followed_by_one_that_knows_as_much(
     async with broker.admin() as admin:
         await set_password(admin, "dora", None)
     await refused_by_all(broker, "dora", "hers")
+
+
+@pytest.mark.exhaustive
+async def test_a_worker_that_finds_no_keys_waits_for_them_and_the_other_serves(
+    broker: SecuredWorkers,
+) -> None:
+    good = broker.keys()
+    victim, other = workers_of(broker.process)
+    broker.put_keys(good[: len(good) // 2])
+    os.kill(victim, signal.SIGKILL)
+    await until(lambda: "worker does not start" in broker.log.read_text())
+    assert other in workers_of(broker.process)
+    async with broker.logged_in() as clients:
+        assert {await written(client, "open") for client in clients} == {NONE}
+        broker.put_keys(good)
+
+        before = len(workers_among(broker.notes("login")))
+
+        async def reaches_both() -> bool:
+            async with broker.logged_in(count=2):
+                return len(workers_among(broker.notes("login"))) > before
+
+        async with asyncio.timeout(60):
+            while not await reaches_both():
+                assert {await written(client, "open") for client in clients} == {NONE}
+
+
+@pytest.mark.exhaustive
+async def test_a_head_that_is_killed_leaves_no_log_in_half_done(tmp_path: Path) -> None:
+    broker = SecuredWorkers(tmp_path)
+    with broker.process as process:
+        process.start()
+        assert main(["topic", "create", "open", "--bootstrap", broker.plain]) == 0
+        workers = workers_of(process)
+        silent = [await asyncio.open_connection("127.0.0.1", broker.ports["SSL"]) for _ in "123"]
+        chosen = [await broker.connect("SASL_SSL") for _ in "123"]
+        for client in chosen:
+            await client.call(SASL_HANDSHAKE, 1, mechanism="PLAIN")
+        async with broker.logged_in(count=3) as clients:
+            for client in clients:
+                await client.call(METADATA, 9)
+            process.kill()
+            for client in (*chosen, *clients):
+                assert await client.is_closed_by_server()
+                await client.close()
+        for reader, writer in silent:
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
+            writer.close()
+        await until(lambda: not any(map(is_alive, workers)))
 
 
 def test_a_broker_says_what_is_wrong_with_log_ins_before_there_are_workers(
