@@ -31,6 +31,7 @@ import resource
 import stat
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Final, NamedTuple, Self
 
 from wal.errors import InvalidSettings
@@ -111,6 +112,24 @@ class FdHandle:
                 break
             filled += count
         return filled
+
+    def load_together(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Have the disk read `ranges`, each (offset, length), at once, for the reads that follow.
+
+        These would else wait for the disk one after the other. Nothing is done where the last range
+        is in memory, as nearly always: a call for each would bring nothing then.
+        Raises: OSError.
+        """
+        fd = self._open_descriptor().fd
+        try:
+            if os.preadv(fd, [bytearray(1)], ranges[-1][0], os.RWF_NOWAIT):
+                return
+        except OSError as error:
+            # Not in memory, or the file system cannot tell.
+            if error.errno not in (errno.EAGAIN, errno.EOPNOTSUPP):
+                raise
+        for offset, length in ranges:
+            os.posix_fadvise(fd, offset, length, os.POSIX_FADV_WILLNEED)
 
     def size(self) -> int:
         """The file's length in bytes now."""

@@ -1,3 +1,4 @@
+import errno
 import os
 import random
 import threading
@@ -172,3 +173,31 @@ def test_threads_reading_deleting_and_recreating_never_see_another_file(files: l
     assert counted.hits + counted.misses == 4 * 300
     cache.close()
     assert open_descriptors() == before
+
+
+def test_what_is_not_in_memory_is_asked_of_the_disk_at_once(
+    files: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int]] = []
+    is_in_memory = True
+    preadv = os.preadv
+
+    def preadv_as_of(fd: int, buffers: list[bytearray], offset: int, flags: int = 0) -> int:
+        if flags == os.RWF_NOWAIT and not is_in_memory:
+            raise BlockingIOError(errno.EAGAIN, "not in memory")
+        return preadv(fd, buffers, offset)
+
+    monkeypatch.setattr(os, "preadv", preadv_as_of)
+    monkeypatch.setattr(os, "posix_fadvise", lambda _, *range_: asked.append(range_[:2]))
+    ranges = [(900, 50), (10, 5), (300, 600)]
+    cache = FdCache(2)
+    with cache.open(files[1]) as file:
+        file.load_together(ranges)
+        assert asked == []
+        is_in_memory = False
+        file.load_together(ranges)
+        assert asked == ranges
+        content = bytearray(50)
+        assert file.pread_into(memoryview(content), 900) == 50
+        assert content == bytes([1]) * 50
+    cache.close()

@@ -198,6 +198,8 @@ class SealedChunk:
         """
         pieces = self._extents_of(start, len(content))
         with self.pinned(), self.open_data() as data:
+            if len(pieces) > 1:
+                self._load_together(data, pieces)
             filled = 0
             for offset, size in pieces:
                 self._fill(data, content[filled : filled + size], offset)
@@ -243,6 +245,12 @@ class SealedChunk:
     def _set_plan(self, plan: WalObjectPlan) -> None:
         self._plan = plan
         self._map = ObjectMap.of(plan)
+
+    def _load_together(self, data: FdHandle, pieces: Sequence[tuple[int, int]]) -> None:
+        try:
+            data.load_together(pieces)
+        except OSError as error:
+            raise StorageFailed(f"{self.data_path}: {error}") from error
 
     def _fill(self, data: FdHandle, view: memoryview, offset: int) -> None:
         try:

@@ -48,7 +48,7 @@ from wal.chunks.sealed_chunk import (
 )
 from wal.chunks.wal_object import WalObjectBody
 from wal.errors import CorruptChunk, DisklessError, OutOfBounds, StorageFailed
-from wal.fd_cache import FdCache
+from wal.fd_cache import FdCache, FdHandle
 
 BATCHES = [
     (B0, batch_bytes(b"first", producer_id=5, sequence=0)),
@@ -477,6 +477,25 @@ def test_any_range_of_the_batches_reads_as_the_object_does(
         if not chunk.is_committed:
             directory.mark_committed(chunk)
     directory.discard(chunk)
+    directory.close()
+
+
+def test_pieces_of_a_range_that_are_not_in_memory_are_read_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = open_directory(tmp_path)
+    directory.recover()
+    batches = [batch_bytes(bytes(size)) for size in (10, 20, 30)]
+    chunk = sealed(directory, list(zip((A0, B0, A0), batches, strict=True)))
+    together: list[list[tuple[int, int]]] = []
+    monkeypatch.setattr(FdHandle, "load_together", lambda _, ranges: together.append([*ranges]))
+    first, *_ = chunk.plan.extents
+    a_bytes = len(batches[0]) + len(batches[2])
+    object_range(chunk, first.byte_offset, a_bytes)
+    (sizes,) = [[size for _, size in pieces] for pieces in together]
+    assert sizes == [len(batches[0]), len(batches[2])]
+    object_range(chunk, first.byte_offset + a_bytes, len(batches[1]))
+    assert len(together) == 1, "one piece is read at once"
     directory.close()
 
 
