@@ -4,8 +4,8 @@ All workers listen on the same sockets, and the system wakes whoever it likes. L
 worker has most of the connections. So whoever has more than another one leaves a new connection to
 it for a moment, and takes it only if it is still there then.
 
-A number belongs to a process, which alone writes it; a process that died leaves a number that is
-too high or too low until its next life begins, which costs others no more than that moment.
+A number belongs to a process, which alone writes it while it lives. When it is gone its head says
+so (`forget`): it has no connections then, and nobody leaves one to it.
 """
 
 import mmap
@@ -19,11 +19,19 @@ PATIENCE_S: Final = 0.002
 """How long a connection is left to others."""
 
 _COUNT: Final = struct.Struct("<I")
+_GONE: Final = 2**32 - 1
+"""The number of who is not there."""
 
 
 def make_counts(workers: int) -> int:
     """Makes the memory for workers 1 to `workers`; returns its descriptor, to be inherited."""
     return make_memory("diskless-connections", workers * _COUNT.size)
+
+
+def forget(fd: int, number: int) -> None:
+    """The worker of this number is gone; until its next life begins."""
+    with mmap.mmap(fd, os.fstat(fd).st_size) as memory:
+        _COUNT.pack_into(memory, (number - 1) * _COUNT.size, _GONE)
 
 
 class ConnectionCounts:
@@ -51,4 +59,4 @@ class ConnectionCounts:
     def _others(self) -> list[int]:
         counts = [count for (count,) in _COUNT.iter_unpack(self._memory[:])]
         del counts[self._at // _COUNT.size]
-        return counts
+        return [count for count in counts if count != _GONE]

@@ -26,6 +26,7 @@ from typing import Final
 
 import structlog
 
+from diskless.shared import connection_counts
 from diskless.shared.shared_counts import SharedCounts
 from diskless.shared.shared_descriptors import SharedDescriptors
 from diskless.workers import line
@@ -265,6 +266,7 @@ class WorkerGroup:
 
     async def _begin(self, number: int) -> str | None:
         """A new life; returns when it serves, or why it does not. Raises StorageFailed."""
+        await self._news.prepare()
         life = _Life(number, self._came, self._partitions, self._security)
         self._lives_begun += 1
         sockets = [life.line_end, life.doors_end, *self._listeners]
@@ -294,6 +296,7 @@ class WorkerGroup:
             life.close()
             # Its connections are no longer there.
             self._names.forget(number)
+            connection_counts.forget(self._shared.connections, number)
             if self._is_stopping:
                 return
             self.restarts += 1
