@@ -54,6 +54,10 @@ class HeadNews:
             partition.replica.subscribe(partial(self._ends_changed, partition))
             partition.replica.subscribe_applied(self._applied)
 
+    async def prepare(self) -> None:
+        """What takes long of telling everything; before `join`."""
+        await self._rights.prepare()
+
     def join(self, send: Send) -> None:
         """Tell a worker everything, and whatever changes from now on."""
         self._tell_rights()

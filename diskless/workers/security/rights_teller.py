@@ -8,8 +8,9 @@ change is answered.
 Invariant: `changes` makes what was told last what is known now; nothing is between the two.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from diskless.workers import line
 from diskless.workers.security.security_news import (
@@ -30,6 +31,21 @@ class Catalogue(Protocol):
     def scram_credentials(self) -> ScramCredentials: ...
 
 
+class _Encoded(NamedTuple):
+    """A message, and what it tells."""
+
+    of: object
+    message: bytes
+
+
+def _encoded_rules(rules: frozenset[AclBinding]) -> _Encoded:
+    return _Encoded(rules, line.frame(line.RULES, RuleNews(rules).encode()))
+
+
+def _encoded_users(users: ScramCredentials) -> _Encoded:
+    return _Encoded(users, line.frame(line.USERS, encode_users(users)))
+
+
 class RightsTeller:
     """What of users and rights was told; messages are for whoever sends them."""
 
@@ -48,14 +64,32 @@ class RightsTeller:
         self._asks_users: Final = asks_users
         self._rules: frozenset[AclBinding] = frozenset()
         self._users: ScramCredentials = {}
+        self._all_rules = _encoded_rules(self._rules)
+        self._all_users = _encoded_users(self._users)
+        """What a worker that joins is told."""
+
+    async def prepare(self) -> None:
+        """Encode in a thread what `everything` will need, if nothing changes until then.
+
+        A hundred thousand rules take tenths of a second.
+        """
+        rules, users = self._catalogue.acls(), self._catalogue.scram_credentials()
+        if self._asks_rules and self._all_rules.of is not rules:
+            self._all_rules = await asyncio.to_thread(_encoded_rules, rules)
+        if self._asks_users and self._all_users.of is not users:
+            self._all_users = await asyncio.to_thread(_encoded_users, users)
 
     def everything(self) -> Sequence[bytes]:
         """Messages for who knows nothing yet. What has changed is to be told to others before."""
         messages = []
         if self._asks_rules:
-            messages.append(line.frame(line.RULES, RuleNews(self._rules).encode()))
+            if self._all_rules.of is not self._rules:
+                self._all_rules = _encoded_rules(self._rules)
+            messages.append(self._all_rules.message)
         if self._asks_users:
-            messages.append(line.frame(line.USERS, encode_users(self._users)))
+            if self._all_users.of is not self._users:
+                self._all_users = _encoded_users(self._users)
+            messages.append(self._all_users.message)
             messages.append(self.secrets())
         return messages
 

@@ -323,6 +323,17 @@ async def test_refusals_of_all_workers_are_noted_and_counted_together(
 ) -> None:
     async with broker.logged_in() as clients:
         assert {await written(client, "shut") for client in clients} == {TOPIC_REFUSED}
+        for number, client in enumerate(clients):
+            assert await written(client, f"shut-{number}") == TOPIC_REFUSED
+        own = [f"topic:shut-{number}" for number in range(CONNECTIONS)]
+
+        def of_each() -> list[Mapping[str, Any]]:
+            return [note for note in broker.notes("refused") if note["resource"] in own]
+
+        # Each of a connection of its own, of either worker; and the lines of one are whole.
+        await until(lambda: len(of_each()) == CONNECTIONS)
+        assert len(workers_among(of_each())) == 2
+        assert len({note["connection"] for note in of_each()}) == CONNECTIONS
 
         def counted() -> int:
             notes = broker.notes("refused", resource="topic:shut", operation="WRITE")

@@ -135,6 +135,27 @@ async def test_a_worker_that_joins_later_knows_as_much_and_the_others_miss_nothi
     assert told.rights.acls() == frozenset()
 
 
+async def test_what_was_prepared_is_told_only_while_it_is_so(told: Told) -> None:
+    told.catalogue.rules = frozenset({rule("a")})
+    told.catalogue.users = {("ann", SHA): credential(1)}
+    await told.teller.prepare()
+    told.join()
+    assert told.rights.acls() == {rule("a")}
+    assert told.rights.scram_credentials() == told.catalogue.users
+    first = told.teller.everything()
+    assert [one is other for one, other in zip(told.teller.everything(), first, strict=True)] == [
+        True,
+        True,
+        False,
+    ], "all but the secrets were encoded once"
+    await told.teller.prepare()
+    told.catalogue.rules = frozenset()
+    told.catalogue.users = {}
+    told.join()
+    assert told.rights.acls() == frozenset()
+    assert told.rights.scram_credentials() == {}
+
+
 def test_what_no_listener_and_no_authorizer_asks_for_is_not_told() -> None:
     catalogue = Catalogue()
     teller = RightsTeller(catalogue, SecretNews, asks_rules=False, asks_users=False)
