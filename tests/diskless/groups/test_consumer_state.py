@@ -1,5 +1,6 @@
 """Stored KIP-848 groups: every one is read as it was written, and nothing else is read."""
 
+from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
@@ -20,8 +21,9 @@ from diskless.groups.requests import GroupProtocol
 from tests.support.typed_samples import TEXT, values_of
 from wal.errors import CorruptState
 
+topic_ids = st.integers(1, 6).map(lambda number: UUID(int=number))
 partitions = st.dictionaries(
-    st.integers(1, 6).map(lambda number: UUID(int=number)),
+    topic_ids,
     st.frozensets(st.integers(0, 40), min_size=1, max_size=12),
     max_size=3,
 )
@@ -32,6 +34,7 @@ groups = values_of(
         str | None: st.none() | TEXT.filter(bool),
         MemberState: st.sampled_from(MemberState),
         TopicPartitions: partitions,
+        Mapping[UUID, int]: st.dictionaries(topic_ids, st.integers(0, 2**31 - 1), max_size=3),
     },
 )
 
