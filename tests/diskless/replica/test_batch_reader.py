@@ -30,6 +30,7 @@ from tests.support.batch_reader_setting import (
 )
 from tests.support.profiles import examples
 from tests.support.until import until
+from wal.caches.object_cache import ObjectCacheSettings
 from wal.chunks.sealed_chunk import SealedChunk
 from wal.chunks.wal_object import WalObjectBody
 from wal.coordinates import (
@@ -739,6 +740,37 @@ async def test_old_data_is_read_past_the_cache(setting: Setting) -> None:
     await setting.read(young)
     assert setting.cache.statistics().cold_reads == 1
     assert setting.cache.statistics().memory_bytes > 0
+
+
+async def test_any_number_of_readers_of_old_data_hold_up_no_reader_of_young(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = [batch(bytes(20_000))]
+    old_keys = [await setting.put(*sent, key=f"wal/00/old-{n}") for n in range(30)]
+    young = extent_of(await setting.put(*sent, key="wal/00/young"), sent)
+    chunk = setting.chunk_of(*sent)
+    near = extent_of(chunk.object_key, sent, start=chunk.plan.extents[0].byte_offset)
+    get_range = setting.store.get_range
+    answers, waiting = asyncio.Event(), 0
+
+    async def get_when_it_answers(key: ObjectKey, start: int, length: int) -> bytes:
+        nonlocal waiting
+        if key in old_keys:
+            waiting += 1
+            await answers.wait()
+        return await get_range(key, start, length)
+
+    monkeypatch.setattr(setting.store, "get_range", get_when_it_answers)
+    readers = [
+        asyncio.create_task(setting.read(extent_of(key, sent, age_ms=COLD_AFTER_MS + 1)))
+        for key in old_keys
+    ]
+    await until(lambda: waiting == ObjectCacheSettings().cold_concurrency)
+    for extent in (near, young):
+        assert offsets_of(await setting.read(extent)) == [(0, 0)]
+    assert not any(reader.done() for reader in readers)
+    answers.set()
+    assert [offsets_of(result) for result in await asyncio.gather(*readers)] == [[(0, 0)]] * 30
 
 
 @pytest.mark.parametrize("age_ms", [0, COLD_AFTER_MS + 1])
