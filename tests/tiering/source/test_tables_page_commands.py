@@ -1,23 +1,31 @@
 """The commands of docs/tables.md, from the top of the page to its end, on one broker.
 
 What a reader has to put in, addresses, directories and options that were given before, is put in;
-nothing else is changed. Rolls and table passes run in this process, where the page has `diskless
-tier`. Spark 4.1 reads tables as the page says in tests/tiering/tables/test_table_spark.py, and the
-view of a compacted topic is in tests/tiering/test_latest_view.py.
+nothing else is changed. But in the test of the job itself, rolls and table passes run in this
+process, where the page has `diskless tier`. Spark 4.1 reads tables as the page says in
+tests/tiering/tables/test_table_spark.py, and the view of a compacted topic is in
+tests/tiering/test_latest_view.py.
 """
 
 import ast
 import json
+import os
 import random
 import re
 import shlex
+import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import duckdb
 import pyarrow.parquet as pq
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import DataFrame
 
@@ -25,7 +33,8 @@ from demo.lake import open_duckdb
 from diskless.cli.cli import _parser, main
 from metadata.operations import PlanSegments
 from metadata.table_operations import ListTables
-from tests.support.live_broker import LiveBroker
+from tests.support.live_broker import LiveBroker, until
+from tests.support.ports import own_port
 from tests.support.table_engines import catalogue_url
 from tests.support.topic_table import roll_typed
 from tiering.coordinator_client import CoordinatorClient
@@ -34,7 +43,8 @@ from tiering.spark_roller import SparkRoller
 from tiering.tables.passes import TablePasses
 from wal.clock import SystemClock
 
-PAGE: Final = (Path(__file__).parents[3] / "docs" / "tables.md").read_text("utf-8")
+REPOSITORY: Final = Path(__file__).parents[3]
+PAGE: Final = (REPOSITORY / "docs" / "tables.md").read_text("utf-8")
 SCHEMA: Final = {
     "type": "object",
     "properties": {"carrier": {"type": "string"}, "delay": {"type": "integer"}},
@@ -57,6 +67,8 @@ class Reader:
             "localhost:9092": broker.bootstrap,
             "http://localhost:9644": catalogue_url(broker),
             "s3a://bucket/prefix": broker.broker.storage.store.url,
+            "127.0.0.1:9645": f"127.0.0.1:{own_port()}",
+            "/data/objects": str(directory / "broker" / "objects"),
             "/data/": f"{directory}/",
             "  # and the others": (
                 f'.option("bootstrap", "{broker.bootstrap}").option("topic", "flights")'
@@ -91,15 +103,33 @@ class Reader:
             elif words[:1] == ["diskless"]:
                 assert main([*words[1:], "--bootstrap", self.broker.bootstrap]) == 0
 
-    def produce(self, count: int) -> None:
+    @contextmanager
+    def job(self, part: str) -> Iterator[subprocess.Popen[bytes]]:
+        """A process of the one line of a block, which ends as the page says."""
+        words = shlex.split(self.block("sh", part))
+        assert words[:2] == ["diskless", "tier"]
+        command = [sys.executable, "-m", "diskless.cli.cli", *words[1:]]
+        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+        with (self.directory / "tier.log").open("wb") as log:
+            process = subprocess.Popen(
+                command, env=environment, stdout=log, stderr=log, start_new_session=True
+            )
+            try:
+                yield process
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+    def produce(self, count: int, topic: str = "flights") -> None:
         producer = Producer({"bootstrap.servers": self.broker.bootstrap})
         for number in range(count):
             value = json.dumps({"carrier": "UA" if number % 2 else "AA", "delay": number})
-            producer.produce("flights", value, str(number), timestamp=DECEMBER_MS)
+            producer.produce(topic, value, str(number), timestamp=DECEMBER_MS)
         assert producer.flush(30) == 0
 
-    def roll(self) -> None:
-        asked = PlanSegments(include_partial=True, topics=("flights",))
+    def roll(self, topic: str = "flights") -> None:
+        asked = PlanSegments(include_partial=True, topics=(topic,))
         client = CoordinatorClient(self.broker.bootstrap)
         report = roll_once(client, roll_typed, asked=asked)
         assert report.segments, report
@@ -122,10 +152,13 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reader]:
     Path("flight.json").write_text(json.dumps(SCHEMA))
     settings = {"http.listen": "127.0.0.1:0", "log.retention.ms": "-1"}
     settings["log.message.timestamp.after.max.ms"] = str(2**63 - 1)
+    # What was replaced goes at once.
+    settings |= {"diskless.file.delete.grace.ms": "0", "diskless.file.cleaner.interval.ms": "50"}
     with LiveBroker(tmp_path / "broker", settings) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        made = admin.create_topics([NewTopic(name, 1) for name in ("flights", "flights-as-json")])
-        assert [future.result(30) for future in made.values()] == [None] * 2
+        names = ("flights", "flights-as-json", "boards")
+        made = admin.create_topics([NewTopic(name, 1) for name in names])
+        assert [future.result(30) for future in made.values()] == [None] * len(names)
         reader = Reader(broker, tmp_path)
         reader.shell("--set value.schema=@flight.json")
         reader.produce(40)
@@ -142,8 +175,65 @@ def test_tables_are_read_as_the_page_says(reader: Reader) -> None:
     reader.write_tables()
     with open_duckdb() as lake:
         counts = lake.execute(reader.block("sql", "ATTACH")).fetchall()
+        typed = "select carrier, avg(delay) from (select unnest(data) from lake.topics.flights)"
+        assert dict(lake.execute(f"{typed} group by all").fetchall()) == {"AA": 19.0, "UA": 20.0}
     assert counts == [(0, 40, 39)]
     assert reader.python("RestCatalog").num_rows == 40
+
+
+@pytest.mark.spark
+@pytest.mark.exhaustive
+def test_one_job_merges_and_compacts_and_ends_as_the_page_says(reader: Reader) -> None:
+    if shutil.which("curl") is None:
+        pytest.skip("the page's command needs curl: apt-get install curl")
+    reader.shell("cleanup.policy=compact")
+    for _ in range(9):
+        reader.produce(5)
+        reader.roll()
+        reader.produce(5, "boards")
+        reader.roll("boards")
+
+    def files(topic: str) -> int:
+        query = reader.block("sql", "as files from glob").replace("topic=flights", f"topic={topic}")
+        (found,) = duckdb.sql(query).fetchall()
+        return int(found[0])
+
+    assert (files("flights"), files("boards")) == (10, 9)
+    with reader.job("--interval 5") as process:
+        log = reader.directory / "tier.log"
+
+        def done() -> set[str]:
+            assert process.poll() is None, log.read_text()
+            told = subprocess.run(
+                ["bash", "-c", reader.block("sh", "curl -s")], stdout=subprocess.PIPE, check=False
+            ).stdout.decode()
+            return set(re.findall(r'job="(\w+)"\} [1-9]', told))
+
+        until(
+            lambda: done() >= {"merge", "compact"},
+            "the job has merged and compacted",
+            deadline_s=120,
+        )
+        until(lambda: files("flights") < 8 and files("boards") < 8, "what was replaced is deleted")
+        process.terminate()
+        assert process.wait(60) == 0, log.read_text()
+
+    def consumed(topic: str) -> list[int]:
+        """The offsets that are there."""
+        consumer = Consumer({"bootstrap.servers": reader.broker.bootstrap, "group.id": "page"})
+        with closing(consumer):
+            consumer.assign([TopicPartition(topic, 0, 0)])
+            (_, end) = consumer.get_watermark_offsets(TopicPartition(topic, 0))
+            found: list[int] = []
+            while not found or found[-1] < end - 1:
+                message = consumer.poll(30)
+                assert message is not None
+                assert message.error() is None
+                found.append(message.offset() or 0)
+        return found
+
+    assert consumed("flights") == [*range(85)]
+    assert consumed("boards") == [*range(40, 45)]
 
 
 @pytest.mark.spark
