@@ -8,6 +8,11 @@ a batch that is committed again, by a driver that was restarted, gets the answer
 A sink belongs to the principal that first committed with its id. What is asked by a driver
 (`OpenSink`, `CommitStaged`) names objects; what one broker asks another (`CommitSink`) has the
 batches that it found in them.
+
+Each sink has a *home*, the coordinator that decides about its batches and keeps the last one. The
+objects of a batch whose partitions live at the home are committed with the decision. What others
+have a part in are *shares*: the decision has them too, and each of these coordinators is told its
+own until it has committed it. A batch is *open* from its decision until that is done everywhere.
 """
 
 from collections.abc import Sequence
@@ -66,14 +71,77 @@ class SinkCommit(NamedTuple):
     error: DisklessError | None = None
 
 
+class SinkShare(NamedTuple):
+    """The objects of a batch whose partitions live at one coordinator."""
+
+    coordinator: Int32
+    files: Sequence[CommitFile]
+
+
 class CommitSink(NamedTuple):
-    """One batch of a sink, for the coordinator of all of its partitions."""
+    """One batch of a sink, for the sink's home."""
 
     sink_id: str
     principal: str
     batch_id: int
     digest: bytes
     files: Sequence[CommitFile]
+    """Those of partitions that live at the home."""
+    shares: Sequence[SinkShare] = ()
+    """All others, each coordinator once."""
+
+
+class StoredShare(NamedTuple):
+    """A share that is decided and perhaps not committed at its coordinator."""
+
+    coordinator: Int32
+    object_keys: Sequence[ObjectKey]
+    files: CompactBytes
+    """As `metadata.messages.commit_file.pack_files` gives them."""
+
+
+class OpenBatch(NamedTuple):
+    """A sink's last batch, of which not all coordinators have answered; `sink` has the home's own
+    ranges only.
+    """
+
+    sink: Sink
+    shares: Sequence[StoredShare]
+    object_keys: frozenset[ObjectKey]
+    """Of all shares."""
+
+
+def open_batch(sink: Sink, shares: Sequence[StoredShare]) -> OpenBatch:
+    """Returns the batch that is open with these shares."""
+    keys = frozenset(key for share in shares for key in share.object_keys)
+    return OpenBatch(sink, shares, keys)
+
+
+class CommitShare(NamedTuple):
+    """Tells a coordinator its share of a batch, which is decided: it commits it, once."""
+
+    home: Int32
+    sink_id: str
+    principal: str
+    batch_id: int
+    digest: CompactBytes
+    decided_at_ms: int
+    """Names the decision: greater than that of every earlier one of the sink."""
+    files: CompactBytes
+
+
+def share_name(home: int, sink_id: str) -> str:
+    """Under which name another coordinator keeps the last share that it committed of a sink.
+
+    No sink id has a slash, so it is the name of no sink.
+    """
+    return f"{home}/{sink_id}"
+
+
+def sink_of_share(name: str) -> str | None:
+    """The sink whose share is kept under a name; None for the name of a sink itself."""
+    _, slash, sink_id = name.partition("/")
+    return sink_id if slash else None
 
 
 class StagedFile(NamedTuple):
@@ -112,6 +180,8 @@ class SinkTopic(NamedTuple):
     is_compacted: bool
     codec: str
     """What batches must be compressed with: a name of compression.type, `producer` for any."""
+    coordinators: Sequence[Int32]
+    """Of each partition. An object has batches of one coordinator's partitions only."""
 
 
 class OpenedSink(NamedTuple):

@@ -45,6 +45,9 @@ the other is reached, raise `FailpointError`. `delay:N:S` sleeps S seconds from 
 | txn.after_end | a transaction has ended in partitions and groups, nobody is answered |
 | txn.after_offsets | offsets wait for the end of a transaction, nobody is answered |
 | sink.before_note / sink.after_note | a commit of a sink is applied, nobody is answered |
+| sink.after_decision | a batch is decided, those who have shares of it are not told |
+| sink.after_share | a share is committed and noted, nobody is answered |
+| sink.before_completion | all shares are committed, the home has not written it down |
 | sink.before_commit / sink.after_commit | the driver of a Spark sink, around its commit |
 | table.before_metadata / table.before_commit / table.after_commit | a job writes a table |
 """

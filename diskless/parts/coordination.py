@@ -35,6 +35,7 @@ from diskless.parts.storage import Storage
 from diskless.quotas.quotas import QuotaEnforcer
 from diskless.replica.metadata_topic import MetadataTopic
 from diskless.sasl.broker_secrets import BrokerSecrets
+from diskless.sinks.share_teller import ShareTeller
 from diskless.sinks.sink_counts import SinkCounts
 from diskless.topics.noted_facts import NotedFacts
 from diskless.transactions.transaction_ends import transaction_ends
@@ -56,6 +57,7 @@ from metadata.log.log import MetadataLog
 from metadata.log.object_log import ObjectMetadataLog
 from metadata.messages.codec import Operation
 from metadata.messages.shapes import Addressed
+from metadata.messages.sinks import COMMIT_SHARES_HERE
 from metadata.messages.transactions import ADD_TO_TRANSACTION, END_PARTS, JOIN_TRANSACTIONS
 from metadata.operations import CATALOGUE
 from metadata.replica.replica import Replica
@@ -129,6 +131,7 @@ async def open_coordination(
             *all_workers,
             groups.led(index, CoordinatorGroupStore(coordinator)),
             transactions.led(index, coordinator.transactions, partial(_leader_epoch, coordinator)),
+            ShareTeller(coordinator.sinks, index, asker(client, COMMIT_SHARES_HERE)),
         ]
 
     secrets = await follow_secrets(stack, tasks, base, storage)

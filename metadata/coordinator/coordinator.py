@@ -132,7 +132,7 @@ class PartitionCoordinator:
         """Of the brokers of the cluster, if this is the catalogue; run it beside."""
         self.sink_notes: Final = SinkNotes(replica, note_place, clock=clock, rng=rng, sleep=sleep)
         """Of what sinks commit; run it beside."""
-        self._sinks = Sinks(
+        self.sinks: Final = Sinks(
             self.pipeline,
             replica,
             self.sink_notes,
@@ -286,15 +286,15 @@ class PartitionCoordinator:
 
         Raises as `commit_files`, and Rejected.
         """
-        return await self._sinks.commit(request)
+        return await self.sinks.commit(request)
 
     async def find_sink(self, sink_id: str) -> Sink | None:
         """As far as it is applied, and noted; None when expired. Raises ObjectStoreUnavailable."""
-        return await self._sinks.find(sink_id)
+        return await self.sinks.find(sink_id)
 
     async def expire_sinks(self, limit: int) -> int:
         """Forget up to `limit` sinks that have expired by now. Raises CommitFailed."""
-        return await self._sinks.expire(limit)
+        return await self.sinks.expire(limit)
 
     async def delete_records(
         self, requests: Sequence[ops.DeleteRecords]

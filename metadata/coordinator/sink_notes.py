@@ -25,6 +25,11 @@ the metadata are lost in the same moment, the batch is lost with them; its drive
 Behind the put, notes that say the same twice; metadata/workers/notes_sweep.py merges them, and
 drops what is said of objects that are gone.
 
+Where several coordinators have shares of a batch, each notes its own before it answers the home,
+under the name of the share. The home notes its own when the batch is complete, and the sink's last
+batch with it. So a share of which the home has noted nothing is of a batch that nobody was
+answered, and a rebuild leaves it out (metadata/rebuild/sink_shares.py).
+
 What segments have of a batch by the time of its note is not noted: segments tell it themselves.
 
 Failure cases: ObjectStoreUnavailable, when a note cannot be put: a commit is of unknown outcome to
@@ -106,6 +111,7 @@ class SinkNotes:
             sink
             for sink_id in sink_ids
             if (sink := self._replica.image.sinks.get(sink_id)) is not None
+            and sink_id not in self._replica.image.open_batches
             and self._noted.get(sink_id) != _name_of(sink)
         ]
         if self._place is None or not sinks:

@@ -38,6 +38,7 @@ from metadata.messages.codec import (
     RequestShape,
     Tags,
     error_fields,
+    reading,
 )
 from metadata.messages.shapes import Addressed
 from metadata.operations import BatchCommit, CommitFile, CommittedFile
@@ -345,6 +346,20 @@ def read_files(reader: MessageReader) -> list[CommitFile]:
             raise reader.corrupt(str(next(iter(message.refused.values()))))
         files.append(message.file)
     return files
+
+
+def pack_files(files: Sequence[CommitFile]) -> bytes:
+    """Files as bytes that are kept, or passed on by those who need not look into them."""
+    parts: list[bytes] = []
+    write_files(files, parts)
+    return b"".join(parts)
+
+
+def unpack_files(data: bytes) -> list[CommitFile]:
+    """The inverse of `pack_files`. Raises: InvalidRequest."""
+    reader = MessageReader(data, "packed files")
+    with reading(reader):
+        return read_files(reader)
 
 
 def _write_committed(

@@ -1,13 +1,14 @@
-"""Operations about sinks as bytes: API keys 10060 and 10061 between brokers, 10070 and 10071 of a
+"""Operations about sinks as bytes: API keys 10060 to 10062 between brokers, 10070 and 10071 of a
 driver.
 
     between brokers                   of a driver
     10060 CommitSinkHere              10070 OpenSink
     10061 FindSinkHere                10071 CommitStaged
+    10062 CommitSharesHere
 
 Laid out like those of metadata/messages/brokers.py; docs/coordinator-api.md has the fields. A
 driver may ask any broker. That one looks into the objects, and sends the batches that it found to
-the coordinator of their partitions.
+the sink's home, whose leader tells other coordinators their shares.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,16 +22,25 @@ from metadata.messages.codec import (
     RequestShape,
 )
 from metadata.messages.commit_file import read_files, write_files
-from metadata.messages.shapes import ERROR, alone, or_error, single
+from metadata.messages.shapes import (
+    ERROR,
+    Addressed,
+    addressed,
+    alone,
+    in_order,
+    or_error,
+    single,
+)
 from wal.errors import DisklessError
-from wal.wire.fields import INT32, INT64, compact_bytes, compact_string
-from wal.wire.layouts import fields_of
+from wal.wire.fields import INT32, INT64, NO_TAGS, compact_bytes, compact_string, uvarint
+from wal.wire.layouts import fields_of, layout
 
 _SINK_COMMIT: Final = fields_of(ops.SinkCommit, "error", "is_repeated", "ranges", error=ERROR)
+_SHARE_BYTES_MIN: Final = 6
 
 
 class CommitSinkAt(NamedTuple):
-    """A batch of a sink, and the coordinator of its partitions."""
+    """A batch of a sink, and the sink's home."""
 
     coordinator: int
     commit: ops.CommitSink
@@ -46,7 +56,18 @@ def _write_commit(asked: CommitSinkAt, parts: list[bytes]) -> Mapping[int, bytes
         compact_bytes(commit.digest),
     )
     write_files(commit.files, parts)
+    parts.append(uvarint(len(commit.shares) + 1))
+    for share in commit.shares:
+        parts.append(INT32.pack(share.coordinator))
+        write_files(share.files, parts)
+        parts.append(NO_TAGS)
     return {}
+
+
+def _read_share(reader: MessageReader) -> ops.SinkShare:
+    share = ops.SinkShare(reader.int32(), tuple(read_files(reader)))
+    reader.skip_tags()
+    return share
 
 
 def _read_commit(reader: MessageReader) -> tuple[CommitSinkAt, int]:
@@ -57,6 +78,7 @@ def _read_commit(reader: MessageReader) -> tuple[CommitSinkAt, int]:
         reader.int64(),
         reader.compact_bytes(),
         tuple(read_files(reader)),
+        tuple(_read_share(reader) for _ in reader.entries(_SHARE_BYTES_MIN)),
     )
     timeout_ms, _ = reader.request_end()
     return CommitSinkAt(coordinator, commit), timeout_ms
@@ -76,6 +98,25 @@ COMMIT_SINK_HERE: Final[Operation[CommitSinkAt, ops.SinkCommit]] = Operation(
     answers=alone(_SINK_COMMIT),
     at=_commit_sink,
     failed=lambda error: ops.SinkCommit(error=error),
+)
+
+
+async def _commit_shares(
+    coordinator: Any, asked: Addressed[ops.CommitShare]
+) -> Sequence[ops.SinkCommit]:
+    return [await coordinator.sinks.commit_share(share) for share in asked.entries]
+
+
+COMMIT_SHARES_HERE: Final[Operation[Addressed[ops.CommitShare], ops.SinkCommit]] = Operation(
+    key=10_062,
+    name="CoordinatorCommitSharesHere",
+    address=Address.NAMED,
+    request=addressed(layout(ops.CommitShare)),
+    answers=in_order(layout(ops.SinkCommit, "error", "is_repeated", "ranges", error=ERROR)),
+    at=_commit_shares,
+    failed=lambda error: ops.SinkCommit(error=error),
+    # Who tells tells again by itself.
+    is_repeated=False,
 )
 
 
@@ -135,5 +176,9 @@ COMMIT_STAGED: Final[Operation[ops.CommitStaged, ops.SinkCommit]] = Operation(
     failed=lambda error: ops.SinkCommit(error=error),
 )
 
-SINKS_BETWEEN_BROKERS: Final[Sequence[Operation[Any, Any]]] = (COMMIT_SINK_HERE, FIND_SINK_HERE)
+SINKS_BETWEEN_BROKERS: Final[Sequence[Operation[Any, Any]]] = (
+    COMMIT_SINK_HERE,
+    FIND_SINK_HERE,
+    COMMIT_SHARES_HERE,
+)
 SINKS_OF_A_DRIVER: Final[Sequence[Operation[Any, Any]]] = (OPEN_SINK, COMMIT_STAGED)

@@ -23,6 +23,7 @@ from typing import Final, TypeVar
 from metadata.log.log import MetadataLog
 from metadata.rebuild.facts import ObjectFacts, Unreadable
 from metadata.rebuild.filler import CopiedBatch, NewObject
+from metadata.rebuild.sink_shares import only_complete_batches
 from metadata.records.records import MetadataRecord, encode_record
 from metadata.replica.verify import verify_metadata
 from wal.chunks.kept_notes import NOTES_PREFIX, KeptNotes, decode_kept_notes, merged
@@ -80,7 +81,9 @@ async def read_wal_objects(
 async def read_kept_notes(
     store: ObjectStore, *, progress: Progress
 ) -> tuple[KeptNotes, Sequence[Unreadable]]:
-    """Reads all notes objects; returns what they tell, and those that cannot be read."""
+    """Reads all notes objects; returns what they tell of what was complete, and those that cannot
+    be read.
+    """
     found: dict[ObjectKey, KeptNotes] = {}
     unreadable: list[Unreadable] = []
 
@@ -92,7 +95,8 @@ async def read_kept_notes(
 
     stats = [stat async for stat in store.list(NOTES_PREFIX)]
     await for_each(stats, read, "notes objects", progress=progress)
-    return merged(found[key] for key in sorted(found)), sorted(unreadable)
+    kept = merged(found[key] for key in sorted(found))
+    return only_complete_batches(kept), sorted(unreadable)
 
 
 async def for_each(

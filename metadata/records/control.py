@@ -32,7 +32,7 @@ from wal.coordinates import ObjectKey
 from wal.wire.fields import INT8, NO_TAGS, FieldReader, compact_string, uvarint
 from wal.wire.layouts import Field, Int8, Int32
 
-METADATA_VERSION: Final = 1
+METADATA_VERSION: Final = 2
 """What a broker writes into metadata logs: counted up with every new kind of record, and with every
 change of one. A leader says its own in its first record, whose layout stays, and a broker when it
 registers; brokers of different versions refuse each other, since each has to read what any other

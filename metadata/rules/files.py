@@ -39,7 +39,7 @@ from metadata.state.file_queries import DeletableFile
 from metadata.state.speculative import FileStanding, KnownFile, SpeculativeView
 from wal.coordinates import ObjectKey
 from wal.errors import DisklessError, InvalidRequest, Rejected
-from wal.staging.staged_keys import is_staged
+from wal.staging.staged_keys import is_staged, sink_of
 from wal.stores.object_store import check_object_key
 from wal.ulid import minted_ms
 
@@ -238,6 +238,9 @@ def decide_tombstone(
             answers.append(Tombstone(error=problem))
             continue
         known = view.file(key)
+        if known is None and _is_in_open_batch(view, key):
+            answers.append(Tombstone(is_known=True))
+            continue
         if known is None:
             if _is_older_than_log(view, key):
                 answers.append(Tombstone(error=_older_than_log(key)))
@@ -247,6 +250,13 @@ def decide_tombstone(
         is_known = known is not None and known.standing is not FileStanding.TOMBSTONED
         answers.append(Tombstone(is_known=is_known))
     return Decision([FilesTombstonedRecord(object_keys=tuple(new))] if new else [], answers)
+
+
+def _is_in_open_batch(view: SpeculativeView, key: ObjectKey) -> bool:
+    """Whether a sink has committed the object, and its coordinator may not have heard of it."""
+    sink_id = sink_of(key)
+    opened = None if sink_id is None else view.open_batch(sink_id)
+    return opened is not None and key in opened.object_keys
 
 
 def decide_seal(view: SpeculativeView, keys: Sequence[ObjectKey]) -> Decision[None]:

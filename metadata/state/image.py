@@ -6,9 +6,9 @@ coordinator task alone changes it, by merging the `Changes` of a transaction aft
 the writer thread reads it while it applies, which is safe because nothing is merged meanwhile.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from metadata.access_tokens import AccessToken, AccessTokens
@@ -24,7 +24,8 @@ from metadata.operations import (
 from metadata.records.stored_tables import StoredTable
 from metadata.rewrites import NO_REWRITE
 from metadata.scram.credentials import ScramCredential
-from metadata.sink_operations import Sink
+from metadata.sink_operations import OpenBatch, Sink, StoredShare, open_batch
+from metadata.state import schema
 from metadata.state.producer_state import ProducerState
 from metadata.state.transactions.transaction_image import ProducerKey as ProducerKey
 from metadata.state.transactions.transaction_image import TransactionChanges, TransactionImage
@@ -124,6 +125,7 @@ class Changes:
     tokens: dict[str, AccessToken | None] = field(default_factory=dict)
     tables: dict[UUID, StoredTable | None] = field(default_factory=dict)
     sinks: dict[str, Sink | None] = field(default_factory=dict)
+    open_batches: dict[str, OpenBatch | None] = field(default_factory=dict)
     transactions: TransactionChanges = field(default_factory=TransactionChanges)
 
 
@@ -164,7 +166,9 @@ class CommittedImage:
         self.tables: Mapping[UUID, StoredTable] = {}
         """By topic id. Another mapping after every change: threads look at it."""
         self.sinks: dict[str, Sink] = {}
-        """By sink id; rules/sinks bounds how many."""
+        """By sink id, or name of a share; rules/sinks bounds how many."""
+        self.open_batches: dict[str, OpenBatch] = {}
+        """By sink id, those of which other coordinators have shares to commit; bounded likewise."""
         self.transactions: Final = TransactionImage(closed_max=producers_max)
 
     def merge(self, changes: Changes) -> None:
@@ -237,6 +241,11 @@ class CommittedImage:
                 self.sinks.pop(sink_id, None)
             else:
                 self.sinks[sink_id] = sink
+        for sink_id, opened in changes.open_batches.items():
+            if opened is None:
+                self.open_batches.pop(sink_id, None)
+            else:
+                self.open_batches[sink_id] = opened
         self._merge_producers(changes.producers)
         self.transactions.merge(changes.transactions)
 
@@ -252,3 +261,25 @@ class CommittedImage:
         cache.update((key, producer) for key, producer in producers.items() if producer is not None)
         while len(cache) > self._producers_max:
             del cache[next(iter(cache))]
+
+
+def load_sinks(
+    rows: Callable[[schema.StateTable], Sequence[tuple[Any, ...]]], image: CommittedImage
+) -> None:
+    """Put sinks, and the batches of them that are open, into `image`; `rows`: those of a table."""
+    for batch_id, committed_at_ms, sink_id, principal, digest, ranges, _ in rows(schema.SINKS):
+        image.sinks[sink_id] = Sink(
+            sink_id=sink_id,
+            principal=principal,
+            batch_id=batch_id,
+            digest=digest,
+            committed_at_ms=committed_at_ms,
+            ranges=schema.unpack_ranges(ranges),
+        )
+    shares: dict[str, list[StoredShare]] = {}
+    for coordinator, sink_id, keys, files, _ in rows(schema.SINK_SHARES):
+        share = StoredShare(coordinator, schema.unpack_keys(keys), files)
+        shares.setdefault(sink_id, []).append(share)
+    image.open_batches = {
+        sink_id: open_batch(image.sinks[sink_id], some) for sink_id, some in shares.items()
+    }

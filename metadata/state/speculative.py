@@ -23,7 +23,7 @@ from metadata.acls import AclBinding
 from metadata.operations import QuotaEntity, RegisteredBroker, TopicDescription
 from metadata.records.stored_tables import StoredTable
 from metadata.scram.credentials import ScramCredential
-from metadata.sink_operations import Sink
+from metadata.sink_operations import OpenBatch, Sink
 from metadata.state.image import (
     CommittedImage,
     PartitionState,
@@ -92,6 +92,7 @@ class SpeculativeView:
         self._tokens: Overlay[str, AccessToken] = Overlay()
         self._tables: Overlay[UUID, StoredTable] = Overlay()
         self._sinks: Overlay[str, Sink] = Overlay()
+        self._open_batches: Overlay[str, OpenBatch] = Overlay()
         self.transactions: Final = TransactionView(image.transactions)
         self._of_image: Final[Sequence[Overlay[Any, Any]]] = [
             *(overlay for overlay in vars(self).values() if isinstance(overlay, Overlay)),
@@ -348,6 +349,21 @@ class SpeculativeView:
         """All of them."""
         merged = {**self._image.sinks, **dict(self._sinks.items())}
         return {sink_id: sink for sink_id, sink in merged.items() if sink is not None}
+
+    def open_batch(self, sink_id: str) -> OpenBatch | None:
+        """Returns the sink's last batch if not all coordinators have committed their shares."""
+        found = self._open_batches.get(sink_id)
+        return self._image.open_batches.get(sink_id) if isinstance(found, Absent) else found
+
+    def put_open_batch(self, sink_id: str, opened: OpenBatch | None) -> None:
+        self._open_batches.put(sink_id, opened, self.group)
+
+    def open_batch_count(self) -> int:
+        pending = dict(self._open_batches.items())
+        known = {*self._image.open_batches, *pending} - {
+            sink_id for sink_id, opened in pending.items() if opened is None
+        }
+        return len(known)
 
     # -- producer ids ---------------------------------------------------------------------------
 

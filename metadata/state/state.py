@@ -42,7 +42,6 @@ from metadata.operations import (
 from metadata.records.control import decode_quota_entity
 from metadata.records.stored_tables import StoredTable, unpack_commits
 from metadata.scram.credentials import ScramCredential
-from metadata.sink_operations import Sink
 from metadata.state import schema
 from metadata.state.image import (
     CommittedImage,
@@ -50,6 +49,7 @@ from metadata.state.image import (
     PlannedSegment,
     RewriteState,
     StoredTopic,
+    load_sinks,
 )
 from metadata.state.state_file import (
     DATABASE_SUFFIXES,
@@ -473,15 +473,7 @@ def load_image(connection: Connection, image: CommittedImage) -> None:
         topic_ids[topic]: StoredTable(ObjectKey(location), unpack_commits(commits))
         for topic, commits, location, _ in rows(schema.TABLES)
     }
-    for batch_id, committed_at_ms, sink_id, principal, digest, ranges, _ in rows(schema.SINKS):
-        image.sinks[sink_id] = Sink(
-            sink_id=sink_id,
-            principal=principal,
-            batch_id=batch_id,
-            digest=digest,
-            committed_at_ms=committed_at_ms,
-            ranges=schema.unpack_ranges(ranges),
-        )
+    load_sinks(rows, image)
     load_transactions(rows, image.transactions)
 
 

@@ -1,11 +1,16 @@
 """Makes other coordinators agree that nobody knows a file, and that nobody ever will.
 
-Two rounds. First everyone is asked whether it knows the file (DescribeFiles, which only reads);
+First everyone is asked whether it knows the file (DescribeFiles, which only reads);
 that sorts out almost everything, and nothing is written for files that are alive somewhere. Then
 those who knew nothing are asked to tombstone it, which is decided together with their commits: the
 answer is either a durable refusal of any later commit, or that the file was committed meanwhile.
 The first answer alone would be worth nothing: it may be stale by the time it arrives, and a commit
 that is checked by a clock that is behind may still be accepted after it.
+
+Of a staged object that may be too little. The home of a sink knows it from its decision until its
+coordinator has committed it; so a coordinator that is asked before that commit, and a home that is
+asked behind it, both know nothing. Hence those who gave it up are asked once more: by then no home
+can decide about it any more, and who was told of an earlier decision knows it.
 
 Used by the file workers (earlier owners of a file) and by the orphan scan (all coordinators). A
 tombstone that turns out not to be needed, because another coordinator knew the file after all, does
@@ -20,6 +25,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from metadata.operations import DescribedFile, HandedFile, Tombstone
 from wal.coordinates import ObjectKey
 from wal.errors import DisklessError, UnknownFile
+from wal.staging.staged_keys import is_staged
 
 _Answer = TypeVar("_Answer")
 
@@ -64,6 +70,12 @@ async def give_up_files(
         _is_known_by_description,
     )
     await verdicts.ask("tombstone", others.tombstone_files, _is_known_by_tombstone)
+    await verdicts.ask(
+        "describe",
+        lambda coordinator, keys: others.describe_files(keys, coordinator=coordinator),
+        _is_known_by_description,
+        among=is_staged,
+    )
     return verdicts.agreement()
 
 
@@ -90,11 +102,13 @@ class _Verdicts:
         what: str,
         operation: Callable[[int, Sequence[ObjectKey]], Awaitable[Sequence[_Answer]]],
         is_known: Callable[[_Answer], bool | DisklessError],
+        *,
+        among: Callable[[ObjectKey], bool] = lambda _: True,
     ) -> None:
         """Ask every coordinator about its keys that are still in question, all at once."""
         questions: dict[int, list[ObjectKey]] = {}
         for key, coordinators in self._asked.items():
-            if key not in self._known and key not in self._unclear:
+            if key not in self._known and key not in self._unclear and among(key):
                 for coordinator in dict.fromkeys(coordinators):
                     questions.setdefault(coordinator, []).append(key)
 

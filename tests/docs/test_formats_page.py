@@ -25,7 +25,7 @@ from metadata.records import tables as table_records
 from metadata.records import transactions as transaction_records
 from metadata.records.segment_identity import segment_key
 from metadata.scram.credentials import ScramCredential
-from metadata.sink_operations import Sink, SinkRange
+from metadata.sink_operations import Sink, SinkRange, StoredShare
 from metadata.state.schema import APPLIED, STATE_TABLES, STATE_VERSION
 from metadata.state.state import STATE_FILE
 from metadata.transaction_operations import TransactionGroup, TransactionPartition
@@ -428,7 +428,13 @@ RECORDS: Final[dict[str, tuple[records.MetadataRecord, dict[str, Any]]]] = {
     ),
     "1005 LeaderChange": (
         control.LeaderChangeRecord(
-            leader_epoch=1, broker_id=2, host="h", port=3, incarnation=TOPIC, successor_id=4
+            leader_epoch=1,
+            broker_id=2,
+            host="h",
+            port=3,
+            incarnation=TOPIC,
+            successor_id=4,
+            metadata_version=1,
         ),
         {
             "LeaderEpoch": 1,
@@ -604,6 +610,28 @@ RECORDS: Final[dict[str, tuple[records.MetadataRecord, dict[str, Any]]]] = {
     "1051 SinksExpired": (
         sink_records.SinksExpiredRecord(sink_ids=["a", "b"]),
         {"SinkIds": ["a", "b"]},
+    ),
+    "1052 SinkDecided": (
+        sink_records.SinkDecidedRecord(
+            sink=Sink(
+                sink_id="s",
+                principal="User:u",
+                batch_id=1,
+                digest=b"d",
+                committed_at_ms=2,
+                ranges=(),
+            ),
+            shares=[StoredShare(3, [ObjectKey("a"), ObjectKey("b")], b"f")],
+        ),
+        {
+            "SinkId": "s",
+            "Principal": "User:u",
+            "BatchId": 1,
+            "Digest": b"d",
+            "CommittedAt": 2,
+            "Ranges": [],
+            "Shares": [{"CoordinatorId": 3, "ObjectKeys": ["a", "b"], "Files": b"f"}],
+        },
     ),
     "1070 TransactionBegan": (
         transaction_records.TransactionBeganRecord(

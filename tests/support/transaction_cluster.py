@@ -10,6 +10,8 @@
         await leader.gate.held()
         await cluster.kill(leader)
 
+Sinks work the same: `leader.gate.at = "share"` stops it when it comes to tell a share of a batch.
+
 Every broker follows all metadata logs, which are in one object store; broker i stands for partition
 i at first, and for all of them when somebody has died. Brokers ask each other by the bytes of their
 operations, without sockets. `clock` is the test's; sleeping is a short real pause.
@@ -24,6 +26,7 @@ from pathlib import Path
 from typing import Any, Final, Self, cast
 from uuid import UUID
 
+from diskless.sinks.share_teller import ShareTeller
 from diskless.transactions.settings import TransactionSettings
 from diskless.transactions.transaction_ends import transaction_ends
 from diskless.transactions.transaction_numbers import TransactionNumbers
@@ -36,15 +39,18 @@ from metadata.coordinator.candidate import Candidate
 from metadata.coordinator.coordinator import PartitionCoordinator
 from metadata.coordinator.metadata_partition import MetadataPartition, Worker
 from metadata.coordinator.placement import Placement
+from metadata.coordinator.sinks import Sinks
 from metadata.coordinator.transactions import Transactions
 from metadata.messages.codec import Operation
 from metadata.messages.shapes import Addressed
+from metadata.messages.sinks import COMMIT_SHARES_HERE
 from metadata.messages.transactions import ADD_TO_TRANSACTION, END_PARTS, JOIN_TRANSACTIONS
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.records.groups import CommittedOffset
 from metadata.replica.replica import Replica
 from metadata.replica.snapshots import SnapshotStore
 from metadata.rules.groups import group_coordinator
+from metadata.sink_operations import CommitShare, SinkCommit, SinkRange
 from metadata.state.image import PartitionState
 from metadata.transaction_operations import AddToTransaction, EndParts, JoinTransaction, Transaction
 from tests.support.contender import until
@@ -68,7 +74,8 @@ class Gate:
     def __init__(self) -> None:
         self.at: str | None = None
         """`tell`, `told`, `complete` at who decides, `hear`, `heard` at who is told by another
-        broker; what stops there never goes on."""
+        broker; for batches of sinks `share`, `shared`, `complete_sink`, `hear_share`,
+        `heard_share`. What stops there never goes on."""
         self.reached = asyncio.Event()
 
     async def pass_by(self, place: str) -> None:
@@ -94,6 +101,21 @@ class HeldStore:
     async def complete(self, transactional_id: str, number: int) -> None:
         await self._gate.pass_by("complete")
         await self._store.complete(transactional_id, number)
+
+
+class HeldSinks:
+    """The sinks of a coordinator, likewise."""
+
+    def __init__(self, store: Sinks, gate: Gate) -> None:
+        self._store = store
+        self._gate = gate
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def complete(self, sink_id: str, decided_at_ms: int, ranges: Sequence[SinkRange]) -> None:
+        await self._gate.pass_by("complete_sink")
+        await self._store.complete(sink_id, decided_at_ms, ranges)
 
 
 class TransactionBroker:
@@ -190,7 +212,12 @@ class TransactionBroker:
         assert leader is not None
         store = HeldStore(coordinator.transactions, self.gate)
         epoch = leader.leader_epoch
-        return [self.transactions.led(coordinator.coordinator_id, store, lambda: epoch)]
+        index = coordinator.coordinator_id
+        sinks = HeldSinks(coordinator.sinks, self.gate)
+        return [
+            self.transactions.led(index, store, lambda: epoch),
+            ShareTeller(sinks, index, self._tell_share, sleep=sleep_a_little),
+        ]
 
     def _connect(self, peer: PeerAddress) -> WireClient:
         return cast(WireClient, Peer(self._cluster, int(peer.host.removeprefix("broker-"))))
@@ -203,6 +230,16 @@ class TransactionBroker:
             END_PARTS, Addressed(coordinator, parts), timeout_ms=ASKED_WITHIN_MS
         )
         await self.gate.pass_by("told")
+        return answers
+
+    async def _tell_share(
+        self, coordinator: int, shares: Sequence[CommitShare]
+    ) -> Sequence[SinkCommit]:
+        await self.gate.pass_by("share")
+        answers = await self.client.call(
+            COMMIT_SHARES_HERE, Addressed(coordinator, shares), timeout_ms=ASKED_WITHIN_MS
+        )
+        await self.gate.pass_by("shared")
         return answers
 
     async def _join(self, coordinator: int, asked: Sequence[JoinTransaction]) -> Sequence[Any]:
@@ -270,11 +307,12 @@ class Peer:
     async def _answered(
         broker: TransactionBroker, operation: Operation[Any, Any], asked: Any
     ) -> Sequence[Any]:
-        if operation is END_PARTS:
-            await broker.gate.pass_by("hear")
+        kind = {END_PARTS.key: "", COMMIT_SHARES_HERE.key: "_share"}.get(operation.key)
+        if kind is not None:
+            await broker.gate.pass_by(f"hear{kind}")
         answers = await broker.local.call(operation, asked)
-        if operation is END_PARTS:
-            await broker.gate.pass_by("heard")
+        if kind is not None:
+            await broker.gate.pass_by(f"heard{kind}")
         return answers
 
 

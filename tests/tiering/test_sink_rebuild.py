@@ -8,7 +8,9 @@ import pytest
 from tiered_topics import TieredTopics
 from tiering_samples import SampleBatch, SampleRecord
 
-from metadata.sink_operations import SinkCommit, SinkRange
+from metadata.messages.commit_file import pack_files
+from metadata.operations import CommitFile
+from metadata.sink_operations import CommitShare, SinkCommit, SinkRange
 from wal.coordinates import TopicIdPartition
 from wal.errors import CommitOutcomeUnknown, ObjectStoreUnavailable, Rejected
 from wal.failpoint import FailpointError, arm
@@ -208,3 +210,29 @@ async def test_the_types_of_timestamps_come_back(world: TieredTopics) -> None:
     world.clock.advance(60)
     await world.rebuild()
     assert (await world.bench.find(place, 0)).extents == before
+
+
+async def test_a_batch_that_was_not_complete_is_left_out(world: TieredTopics) -> None:
+    """Of two coordinators that have shares one has noted its own, and then everything is lost."""
+    place = await world.create("flights", retention_ms="-1")
+    await write(world, place, 0, (b"a",))
+    (known,) = world.coordinator.replica.image.sinks.values()
+
+    def share(decided_at_ms: int, file: CommitFile) -> CommitShare:
+        return CommitShare(3, "sink", "User:spark", 1, bytes(16), decided_at_ms, pack_files([file]))
+
+    complete = await world.stage("sink", [(place, records(b"b"))])
+    await world.coordinator.sinks.commit_share(share(known.committed_at_ms, complete))
+    await world.produce([(place, records(b"c"))])
+    late = await world.stage("sink", [(place, records(b"d"))])
+    await world.coordinator.sinks.commit_share(share(known.committed_at_ms + 1, late))
+    assert await values(world, place) == [b"a", b"b", b"c", b"d"]
+    for _ in range(2):
+        await world.sweep_notes()
+        report = await world.rebuild()
+        assert report.sinks == {"sink": 0}
+        assert report.uncommitted == {"sink": 1}
+        assert await values(world, place) == [b"a", b"b", b"c"]
+    # Its driver was not answered, and writes it again.
+    await write(world, place, 1, (b"d",))
+    assert await values(world, place) == [b"a", b"b", b"c", b"d"]

@@ -4,11 +4,13 @@ Not Kafka APIs, and not listed by ApiVersions; metadata/messages/sinks.py has th
 of a sink asks any broker.
 
 - OpenSink: whether the sink may commit to these topics, before any task starts, and what its tasks
-  must know of them. Refused are topics whose partitions lie at several coordinators, because a
-  commit is atomic at one, and topics with more partitions than a commit may have batches.
+  must know of them. Refused are topics with more partitions than a commit may have batches.
 - CommitStaged: this broker looks into the objects (diskless/sinks), and sends what it found to the
-  coordinator of the topics' partitions, which commits all of it or nothing. A batch that was
-  committed before gets its answer without any look at objects, which may be gone.
+  sink's home, which commits all of it or nothing, at whichever coordinators their partitions live.
+  A batch that was committed before gets its answer without any look at objects, which may be gone.
+- The home is the coordinator of partition 0 of the sink's topic, of several the one with the
+  smallest id. That never changes, also when the topic gets partitions at other coordinators; and
+  where all partitions live at one, it is that one, and a commit is one append.
 - Both need WRITE on every topic that is named, and batches may be of no other. An object must lie
   below `staged/<sink id>/` of the very sink. A sink id belongs to the principal that first used it:
   every coordinator that can be reached is asked, and the one that commits decides.
@@ -31,6 +33,7 @@ from diskless.authorization import AclOperation, Authorizer
 from diskless.ports import ClientInfo
 from diskless.quotas.quotas import QuotaEnforcer
 from diskless.server.registry import Api
+from diskless.sinks.shares import check_shares, shares_of
 from diskless.sinks.sink_counts import SinkCounts
 from diskless.sinks.staged_check import JudgedTopic, StagedCheck
 from diskless.topics.topic_configs import compression_of, effective, topic_rules
@@ -53,6 +56,7 @@ from metadata.sink_operations import (
     OpenedSink,
     OpenSink,
     SinkCommit,
+    SinkShare,
     SinkTopic,
 )
 from wal.coordinates import TopicIdPartition
@@ -98,7 +102,7 @@ class SinkService:
         async def call(asked: OpenSink, timeout_ms: int) -> Sequence[OpenedSink | DisklessError]:
             check_sink_id(asked.sink_id)
             topics = self._topics(asked.topics)
-            coordinator = self._coordinator(topics)
+            home = self._home(topics)
             found = await self._found(asked.sink_id, client, timeout_ms)
             return [
                 OpenedSink(
@@ -106,7 +110,7 @@ class SinkService:
                     object_store_url=self._object_store_url,
                     batches_max=self._batches_max,
                     last_batch_id=max(
-                        (item.sink.batch_id for item in found if item.coordinator == coordinator),
+                        (item.sink.batch_id for item in found if item.coordinator == home),
                         default=-1,
                     ),
                 )
@@ -138,9 +142,9 @@ class SinkService:
                 if sink_of(key) != asked.sink_id:
                     raise ClusterAuthorizationFailed(f"{key!r} is no object of {asked.sink_id}")
             topics = self._topics(asked.topics)
-            coordinator = self._coordinator(topics)
+            home = self._home(topics)
             for found in await self._found(asked.sink_id, client, timeout_ms):
-                if found.coordinator == coordinator:
+                if found.coordinator == home:
                     answer = answered_before(
                         found.sink,
                         sink_id=asked.sink_id,
@@ -156,11 +160,23 @@ class SinkService:
                 {topic.topic_id: self._judged(topic) for topic in topics},
                 batches_max=self._batches_max,
             )
+            by_coordinator = shares_of(files, self._client.coordinator_of)
+            shares = [
+                SinkShare(coordinator, some)
+                for coordinator, some in sorted(by_coordinator.items())
+                if coordinator != home
+            ]
+            await check_shares(self._client, shares, timeout_ms=timeout_ms)
             commit = CommitSink(
-                asked.sink_id, principal_of(client), asked.batch_id, asked.digest, files
+                asked.sink_id,
+                principal_of(client),
+                asked.batch_id,
+                asked.digest,
+                by_coordinator.get(home, ()),
+                shares,
             )
             return await self._client.call(
-                COMMIT_SINK_HERE, CommitSinkAt(coordinator, commit), timeout_ms=timeout_ms
+                COMMIT_SINK_HERE, CommitSinkAt(home, commit), timeout_ms=timeout_ms
             )
 
         return call
@@ -185,26 +201,16 @@ class SinkService:
             raise Rejected("a sink writes to a topic")
         return topics
 
-    def _coordinator(self, topics: Sequence[TopicDescription]) -> int:
-        """The one of all partitions. Raises PolicyViolation."""
+    def _home(self, topics: Sequence[TopicDescription]) -> int:
+        """The coordinator that decides. Raises PolicyViolation."""
         count = sum(topic.partition_count for topic in topics)
         if count > self._batches_max:
             raise PolicyViolation(
                 f"{count} partitions are more than the {self._batches_max} batches that fit into"
                 " one commit: write without sink.id"
             )
-        coordinators = {
-            self._client.coordinator_of(TopicIdPartition(topic.topic_id, index))
-            for topic in topics
-            for index in range(topic.partition_count)
-        }
-        if len(coordinators) > 1:
-            raise PolicyViolation(
-                f"partitions of {', '.join(topic.name for topic in topics)} are kept in"
-                f" {len(coordinators)} metadata partitions, and a commit is atomic in one: write"
-                " without sink.id"
-            )
-        return coordinators.pop()
+        first = min(topic.topic_id for topic in topics)
+        return self._client.coordinator_of(TopicIdPartition(first, 0))
 
     async def _found(
         self, sink_id: str, client: ClientInfo, timeout_ms: int
@@ -236,6 +242,10 @@ class SinkService:
             rules.max_message_bytes,
             rules.compacted,
             effective(configs, "compression.type"),
+            [
+                self._client.coordinator_of(TopicIdPartition(topic.topic_id, index))
+                for index in range(topic.partition_count)
+            ],
         )
 
 

@@ -18,20 +18,29 @@ An object may be committed for `sink.stage.max.age.ms` after it was begun, by th
 the time of the log, which does not go back: a tombstone is forgotten behind that age, and a clock
 that was set back must not let the object in then. So staged objects need no `forgotten_until_ms`.
 
+Objects whose partitions live at other coordinators are shares (metadata/rules/sinks/share.py). A
+batch with shares is decided here, in one append with the home's own objects, and is open until all
+shares are committed. Until then the sink's next batch waits, the sink is not forgotten, and nobody
+gives up an object of a share. From the decision on the batch is committed, whoever dies: so what
+could refuse it is asked before (diskless/sinks/shares.py).
+
 The sink belongs to the principal of its first commit for as long as it is remembered:
 `sink.id.expiration.ms` after its last one. Every coordinator keeps sinks of its own, and who asks
 one asks all of them first (diskless/api/coordinator/sinks.py).
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
 
 from metadata.metadata_settings import CoordinatorSettings
+from metadata.operations import CommitFile
 from metadata.records.records import MetadataRecord
-from metadata.records.sinks import SinkCommittedRecord, SinksExpiredRecord
+from metadata.records.sinks import SinkCommittedRecord, SinkDecidedRecord, SinksExpiredRecord
 from metadata.rules.commit import Decision, accept
 from metadata.rules.commit_request import CheckedCommit, check_commit
 from metadata.rules.files import commit_age_max_ms
+from metadata.rules.sinks.ranges import ends_of, grown_since
 from metadata.sink_operations import (
     SINK_DIGEST_BYTES,
     STAGED_OBJECTS_MAX,
@@ -39,22 +48,32 @@ from metadata.sink_operations import (
     Sink,
     SinkCommit,
     SinkRange,
+    StoredShare,
+    open_batch,
 )
 from metadata.state.speculative import FileStanding, SpeculativeView
-from wal.batch_extents import BatchExtents
-from wal.coordinates import TopicIdPartition
 from wal.errors import (
     ClusterAuthorizationFailed,
+    ConcurrentTransactions,
     PolicyViolation,
     Rejected,
-    UnknownPartition,
 )
 from wal.staging.staged_keys import check_sink_id
 
 SINKS_MAX: Final = 10_000
-"""Every broker keeps all of them in memory."""
+"""Every broker keeps all of them in memory, and shares as well."""
+
+OPEN_BATCHES_MAX: Final = 100
+"""Of one home, which has them all in memory, each as large as a commit may be."""
 
 BATCH_ID_MAX: Final = 2**63 - 1
+
+
+class CheckedShare(NamedTuple):
+    """A share as the home keeps it, and what is in it."""
+
+    stored: StoredShare
+    commits: Sequence[CheckedCommit]
 
 
 def answered_before(
@@ -89,42 +108,55 @@ def has_expired(sink: Sink | None, steady_ms: int, settings: CoordinatorSettings
     return sink is not None and steady_ms - sink.committed_at_ms > settings.sink_expiration_ms
 
 
-def check_sink_commit(
-    request: CommitSink, settings: CoordinatorSettings
-) -> Sequence[CheckedCommit]:
-    """What can be said without any state. Raises Rejected."""
+def check_sink_commit(request: CommitSink, settings: CoordinatorSettings) -> None:
+    """What can be said of the whole of it without any state. Raises Rejected."""
     check_sink_id(request.sink_id)
     if not 0 <= request.batch_id <= BATCH_ID_MAX:
         raise Rejected(f"sink {request.sink_id}: batch id {request.batch_id}")
     if len(request.digest) != SINK_DIGEST_BYTES:
         raise Rejected(f"sink {request.sink_id}: a digest has {SINK_DIGEST_BYTES} bytes")
-    if len(request.files) > STAGED_OBJECTS_MAX:
-        raise Rejected(f"{len(request.files)} objects, {STAGED_OBJECTS_MAX} may be committed")
-    batches = sum(len(file.batches) for file in request.files)
+    files = [*request.files, *(file for share in request.shares for file in share.files)]
+    if len(files) > STAGED_OBJECTS_MAX:
+        raise Rejected(f"{len(files)} objects, {STAGED_OBJECTS_MAX} may be committed")
+    batches = sum(len(file.batches) for file in files)
     if batches > settings.commit_batches_max:
         raise Rejected(
             f"sink {request.sink_id}: batch {request.batch_id} has {batches} record batches,"
             f" {settings.commit_batches_max} fit into one commit"
         )
-    if len({file.object_key for file in request.files}) < len(request.files):
+    if len({file.object_key for file in files}) < len(files):
         raise Rejected(f"sink {request.sink_id}: an object is named twice")
-    return [check_commit(file, settings, sink_id=request.sink_id) for file in request.files]
+    if len({share.coordinator for share in request.shares}) < len(request.shares):
+        raise Rejected(f"sink {request.sink_id}: a coordinator is named twice")
+
+
+def check_files(
+    sink_id: str, files: Sequence[CommitFile], settings: CoordinatorSettings
+) -> Sequence[CheckedCommit]:
+    """The same of its objects. Raises Rejected."""
+    return [check_commit(file, settings, sink_id=sink_id) for file in files]
 
 
 def decide_commit_sink(
     view: SpeculativeView,
     request: CommitSink,
     commits: Sequence[CheckedCommit],
+    shares: Sequence[CheckedShare] = (),
     *,
     now_ms: int,
     wall_ms: int,
     steady_ms: int,
     settings: CoordinatorSettings,
 ) -> Decision[SinkCommit]:
-    """Raises (and leaves the view alone): Rejected and what stands below it."""
+    """Raises (and leaves the view alone): Rejected and what stands below it, and
+    ConcurrentTransactions (the sink's last batch is open, or too many are).
+
+    The answer has the home's own ranges only, if the batch is open.
+    """
     sink_id = request.sink_id
-    known = view.sink(sink_id)
-    if has_expired(known, steady_ms, settings):
+    known = last = view.sink(sink_id)
+    opened = view.open_batch(sink_id)
+    if opened is None and has_expired(known, steady_ms, settings):
         known = None
     repeated = answered_before(
         known,
@@ -135,11 +167,17 @@ def decide_commit_sink(
     )
     if repeated is not None:
         return Decision((), repeated)
-    if view.sink(sink_id) is None and len(view.sinks()) >= SINKS_MAX:
+    if opened is not None:
+        raise ConcurrentTransactions(
+            f"sink {sink_id}: batch {opened.sink.batch_id} is not committed everywhere yet"
+        )
+    if shares and view.open_batch_count() >= OPEN_BATCHES_MAX:
+        raise ConcurrentTransactions(f"{OPEN_BATCHES_MAX} batches of sinks are open already")
+    if last is None and len(view.sinks()) >= SINKS_MAX:
         raise PolicyViolation(f"there are {SINKS_MAX} sinks already")
-    starts = _starts(view, commits)
+    before = ends_of(view, commits)
     latest_ms = max(now_ms, wall_ms)
-    for commit in commits:
+    for commit in (*commits, *(commit for share in shares for commit in share.commits)):
         _check_may_commit(view, commit, latest_ms, settings)
 
     records: list[MetadataRecord] = []
@@ -153,45 +191,57 @@ def decide_commit_sink(
         principal=request.principal,
         batch_id=request.batch_id,
         digest=request.digest,
-        committed_at_ms=steady_ms,
-        ranges=_ranges(view, starts),
+        # A share is told under this time, so no two decisions of a sink have the same.
+        committed_at_ms=steady_ms if last is None else max(steady_ms, last.committed_at_ms + 1),
+        ranges=grown_since(view, before),
     )
     view.put_sink(sink_id, sink)
-    return Decision((*records, SinkCommittedRecord(sink=sink)), SinkCommit(ranges=sink.ranges))
+    if shares:
+        stored = tuple(share.stored for share in shares)
+        view.put_open_batch(sink_id, open_batch(sink, stored))
+        records.append(SinkDecidedRecord(sink=sink, shares=stored))
+    else:
+        records.append(SinkCommittedRecord(sink=sink))
+    return Decision(records, SinkCommit(ranges=sink.ranges))
+
+
+def decide_complete_sink(
+    view: SpeculativeView,
+    sink_id: str,
+    decided_at_ms: int,
+    ranges: Sequence[SinkRange],
+    *,
+    steady_ms: int,
+) -> Decision[None]:
+    """All shares of that decision are committed, at `ranges`; what was completed stays so.
+
+    The sink is remembered from here on, however long that took: its driver may not know yet.
+    """
+    opened = view.open_batch(sink_id)
+    if opened is None or opened.sink.committed_at_ms != decided_at_ms:
+        return Decision((), None)
+    sink = replace(
+        opened.sink,
+        committed_at_ms=max(steady_ms, decided_at_ms),
+        ranges=tuple(sorted((*opened.sink.ranges, *ranges))),
+    )
+    view.put_sink(sink_id, sink)
+    view.put_open_batch(sink_id, None)
+    return Decision((SinkCommittedRecord(sink=sink),), None)
 
 
 def decide_expire_sinks(view: SpeculativeView, *, before_ms: int, limit: int) -> Decision[int]:
     """Forget up to `limit` sinks whose last commit was earlier than that; how many they were."""
-    expired = [sink for sink in view.sinks().values() if sink.committed_at_ms < before_ms]
+    expired = [
+        sink
+        for sink in view.sinks().values()
+        if sink.committed_at_ms < before_ms and view.open_batch(sink.sink_id) is None
+    ]
     expired.sort(key=lambda sink: (sink.committed_at_ms, sink.sink_id))
     ids = [sink.sink_id for sink in expired[:limit]]
     for sink_id in ids:
         view.put_sink(sink_id, None)
     return Decision([SinksExpiredRecord(sink_ids=ids)] if ids else [], len(ids))
-
-
-def _starts(
-    view: SpeculativeView, commits: Sequence[CheckedCommit]
-) -> Mapping[TopicIdPartition, int]:
-    """Where each partition ends before the commit. Raises UnknownPartition."""
-    starts: dict[TopicIdPartition, int] = {}
-    for commit in commits:
-        for partition in BatchExtents.of(commit.batches).partitions:
-            if partition not in starts:
-                state = view.partition(partition)
-                if state is None:
-                    raise UnknownPartition(f"{partition}: no such partition")
-                starts[partition] = state.high_watermark
-    return starts
-
-
-def _ranges(view: SpeculativeView, starts: Mapping[TopicIdPartition, int]) -> tuple[SinkRange, ...]:
-    ranges = []
-    for partition in sorted(starts):
-        state = view.partition(partition)
-        assert state is not None
-        ranges.append(SinkRange(partition, starts[partition], state.high_watermark - 1))
-    return tuple(ranges)
 
 
 def _check_may_commit(

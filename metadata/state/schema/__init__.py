@@ -30,6 +30,7 @@ from metadata.state.schema.tables import REWRITES as REWRITES
 from metadata.state.schema.tables import SCRAM_CREDENTIALS as SCRAM_CREDENTIALS
 from metadata.state.schema.tables import SEGMENT_PLANS as SEGMENT_PLANS
 from metadata.state.schema.tables import SEGMENTS as SEGMENTS
+from metadata.state.schema.tables import SINK_SHARES as SINK_SHARES
 from metadata.state.schema.tables import SINKS as SINKS
 from metadata.state.schema.tables import STATE_TABLES as STATE_TABLES
 from metadata.state.schema.tables import STATE_VERSION as STATE_VERSION
@@ -43,8 +44,10 @@ from metadata.state.schema.tables import acl_of as acl_of
 from metadata.state.schema.tables import acl_row as acl_row
 from metadata.state.schema.tables import float_bits as float_bits
 from metadata.state.schema.tables import float_of_bits as float_of_bits
+from metadata.state.schema.tables import pack_keys as pack_keys
 from metadata.state.schema.tables import pack_owners as pack_owners
 from metadata.state.schema.tables import pack_ranges as pack_ranges
+from metadata.state.schema.tables import unpack_keys as unpack_keys
 from metadata.state.schema.tables import unpack_owners as unpack_owners
 from metadata.state.schema.tables import unpack_ranges as unpack_ranges
 from metadata.state.schema.transactions import ABORTED_TRANSACTIONS as ABORTED_TRANSACTIONS

@@ -30,6 +30,7 @@ tree and a walk along its leaves, however long the backlog.
 | access_tokens   | access token: its user, digest and time (catalogue only) |
 | tables          | topic with an Iceberg table: its pointer and its commits (catalogue only) |
 | sinks           | sink that stages objects: its owner and its last batch |
+| sink_shares     | (coordinator, sink): what it has to commit of the sink's last batch |
 | left_segments   | segment that left the live ones and is stored: at which metadata offset |
 | swept           | partition that is gone with its topic, but has rows left to be deleted |
 | consumer_groups | consumer group there is anything of: what its coordinator stored |
@@ -51,9 +52,9 @@ from metadata.sink_operations import SinkRange
 from metadata.state.schema.state_table import SCHEMA, StateTable
 from metadata.state.schema.transactions import TRANSACTION_TABLES
 from metadata.state.state_hash import RowChecksum
-from wal.coordinates import TopicIdPartition
+from wal.coordinates import ObjectKey, TopicIdPartition
 
-STATE_VERSION: Final = 20
+STATE_VERSION: Final = 21
 """Changes with anything that changes tables or what `apply` makes of a record (also the coalescing
 rule); a state of another version is set aside and rebuilt from the metadata log."""
 
@@ -328,6 +329,13 @@ SINKS: Final = StateTable(
     ],
     key=["sink_id"],
 )
+SINK_SHARES: Final = StateTable(
+    44,
+    "sink_shares",
+    ["coordinator"],
+    [("sink_id", String), ("object_keys", String), ("files", LargeBinary)],
+    key=["coordinator", "sink_id"],
+)
 ACCESS_TOKENS: Final = StateTable(
     35,
     "access_tokens",
@@ -363,6 +371,7 @@ STATE_TABLES: Final = (
     LEFT_SEGMENTS,
     TOPIC_COLUMNS,
     SINKS,
+    SINK_SHARES,
     ACCESS_TOKENS,
     *TRANSACTION_TABLES,
 )
@@ -399,6 +408,16 @@ def acl_of(row: Sequence[Any]) -> AclBinding:
     """The rule of a row of `acls`."""
     kind, pattern, operation, permission, name, principal, host = row[:7]
     return AclBinding(kind, name, pattern, principal, host, operation, permission)
+
+
+def pack_keys(keys: Sequence[ObjectKey]) -> str:
+    """`sink_shares.object_keys`; no key of a staged object has a space."""
+    return " ".join(keys)
+
+
+def unpack_keys(text: str) -> tuple[ObjectKey, ...]:
+    """The inverse of `pack_keys`."""
+    return tuple(map(ObjectKey, text.split()))
 
 
 def pack_ranges(ranges: Sequence[SinkRange]) -> bytes:

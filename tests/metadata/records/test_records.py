@@ -31,7 +31,7 @@ from metadata.records.records import (
     encode_record,
 )
 from metadata.scram.credentials import ScramCredential
-from metadata.sink_operations import Sink, SinkRange
+from metadata.sink_operations import Sink, SinkRange, StoredShare
 from metadata.transaction_operations import TransactionGroup, TransactionPartition
 from tests.metadata.records.test_file_committed import ENCODED, FILE_COMMITTED, files
 from tests.support.profiles import examples
@@ -118,7 +118,13 @@ GOLDEN: list[tuple[MetadataRecord, str]] = [
     ),
     (
         control.LeaderChangeRecord(
-            leader_epoch=3, broker_id=2, host="h", port=9092, incarnation=LIFE, successor_id=-1
+            leader_epoch=3,
+            broker_id=2,
+            host="h",
+            port=9092,
+            incarnation=LIFE,
+            successor_id=-1,
+            metadata_version=1,
         ),
         "01 ed07 00 00000003 00000002 0268 00002384" + LIFE_HEX + "ffffffff 00000001 00",
     ),
@@ -279,6 +285,21 @@ GOLDEN: list[tuple[MetadataRecord, str]] = [
         ),
         "01 9a08 00 02 73 02 70 0000000000000001 02 64 0000000000000002"
         f"02 {TOPIC_HEX} 00000003 0000000000000004 0000000000000005 00 00",
+    ),
+    (
+        sinks.SinkDecidedRecord(
+            sink=Sink(
+                sink_id="s",
+                principal="p",
+                batch_id=7,
+                digest=b"d",
+                committed_at_ms=9,
+                ranges=(),
+            ),
+            shares=(StoredShare(2, (ObjectKey("a"), ObjectKey("bc")), b"f"),),
+        ),
+        "01 9c08 00 02 73 02 70 0000000000000007 02 64 0000000000000009 01"
+        "02 00000002 03 02 61 03 6263 02 66 00 00",
     ),
     (
         sinks.SinksExpiredRecord(sink_ids=("s",)),

@@ -41,9 +41,16 @@ TOPICS = {
 }
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveBroker]:
-    with LiveBroker(tmp_path_factory.mktemp("broker")) as live:
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(1, marks=pytest.mark.exhaustive), 3],
+    ids="{}-metadata-partitions".format,
+)
+def broker(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[LiveBroker]:
+    settings = {"diskless.metadata.topic.num.partitions": str(request.param)}
+    with LiveBroker(tmp_path_factory.mktemp("broker"), settings) as live:
         admin = AdminClient({"bootstrap.servers": live.bootstrap})
         new = [NewTopic(name, 2, config=config) for name, config in TOPICS.items()]
         for future in admin.create_topics(new).values():

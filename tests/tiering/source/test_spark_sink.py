@@ -25,6 +25,13 @@ from tiering.spark_roller import SparkRoller
 DEADLINE_S = 120
 REPOSITORY = Path(__file__).resolve().parents[3]
 COPIED = "copied"
+SETTINGS = {
+    "num.partitions": str(PARTITIONS),
+    # The records are years old by their timestamps, and this may take minutes.
+    "log.retention.ms": "-1",
+    # Each partition of a topic at a coordinator of its own.
+    "diskless.metadata.topic.num.partitions": "3",
+}
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +42,7 @@ def spark(spark_roller: SparkRoller) -> SparkSession:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveBroker]:
-    settings = {"num.partitions": str(PARTITIONS), "log.retention.ms": "-1"}
-    with LiveBroker(tmp_path_factory.mktemp("broker"), settings) as live:
+    with LiveBroker(tmp_path_factory.mktemp("broker"), SETTINGS) as live:
         create(live, COPIED, "made")
         produce_flights(live, 0, 60)
         yield live
@@ -201,9 +207,7 @@ def test_a_driver_that_is_killed_anywhere_writes_each_record_once(
 ) -> None:
     rng = random.Random(seed)
     checkpoint, log = tmp_path / "checkpoint", tmp_path / "query.log"
-    # The records are years old by their timestamps, and this may take minutes.
-    settings = {"num.partitions": str(PARTITIONS), "log.retention.ms": "-1"}
-    with LiveBroker(tmp_path / "data", settings) as broker:
+    with LiveBroker(tmp_path / "data", SETTINGS) as broker:
         create(broker, COPIED)
         produce_flights(broker, 0, 400)
 

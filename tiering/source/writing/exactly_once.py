@@ -3,7 +3,7 @@
 Tasks stage their rows as objects in the bucket (`staging`); when all of them have ended, the driver
 has a broker commit the objects of all tasks in one step, under the batch's id. A batch that Spark
 writes again, because the driver was killed before it noted the batch in its checkpoint, is staged
-anew and committed again, and the coordinator answers as the first time. Of a streaming write the
+anew and committed again, and the sink's home answers as the first time. Of a streaming write the
 batch id is the micro-batch's, which Spark gives to `commit`; it does not tell the query's id, so
 the user names the sink. A batch write has no id of its own: option `sink.batch.id` gives it, such
 as the second argument of `foreachBatch`.

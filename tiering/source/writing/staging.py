@@ -3,11 +3,12 @@
     rows -> columns of records, summed (content_digest) -> record batches (record_rows)
         -> WAL objects of some tens of megabytes -> the bucket, put-if-absent
 
-Nothing of it is seen by anybody until the driver has the objects committed. So a task may be
+An object has batches of partitions that live at one coordinator, so that it belongs to one metadata
+log. Nothing of it is seen by anybody until the driver has the objects committed. So a task may be
 repeated, doubled or killed: what the driver does not commit is deleted for its age. An abort
 deletes nothing, because nobody knows whether the commit that failed did not happen after all.
 
-Memory: GATHERED_BYTES of rows, their batches, and an object that grows to OBJECT_BYTES.
+Memory: GATHERED_BYTES of rows, their batches, and objects that grow to OBJECT_BYTES together.
 
 Failure cases: what `record_rows` refuses; RecordTooLarge; Rejected when the task alone has more
 batches than fit into one commit; ObjectStoreUnavailable, after PUT_ATTEMPTS_MAX attempts.
@@ -23,10 +24,12 @@ from metadata.sink_operations import SinkTopic, StagedFile
 from tiering.source.writing.content_digest import ContentSum, content_sum
 from tiering.source.writing.record_rows import MadeBatch, make_batches, record_table
 from wal.clock import Clock
+from wal.coordinates import TopicIdPartition
 from wal.errors import Rejected, Retriable, UploadOutcomeUnknown
 from wal.records.recompression import Compression
 from wal.staging.staged_object import StagedObject, staged_object
 from wal.stores.blocking_store import BlockingStore
+from wal.stores.object_store import Buffer
 from wal.ulid import mint_ulid
 
 GATHERED_BYTES: Final = 16 << 20
@@ -129,15 +132,17 @@ class Stager:
     def _put(self) -> None:
         if not self._batches:
             return
+        by_coordinator: dict[int, list[tuple[TopicIdPartition, Buffer]]] = {}
+        for batch in self._batches:
+            coordinator = self._topic.coordinators[batch.partition.partition]
+            by_coordinator.setdefault(coordinator, []).append((batch.partition, batch.data))
         assert self._ulid is not None
-        staged = staged_object(
-            self._sink_id,
-            self._ulid,
-            self._begun_ms,
-            [(batch.partition, batch.data) for batch in self._batches],
-        )
-        self._put_object(staged)
-        self._files.append(StagedFile(staged.object_key, staged.body.length_bytes))
+        ulid = self._ulid
+        for batches in by_coordinator.values():
+            staged = staged_object(self._sink_id, ulid, self._begun_ms, batches)
+            self._put_object(staged)
+            self._files.append(StagedFile(staged.object_key, staged.body.length_bytes))
+            self._ulid, ulid = ulid, mint_ulid(self._clock, self._rng, ulid)
         self._batches.clear()
         self._batch_bytes = 0
 
