@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import pytest
@@ -56,7 +57,7 @@ TOPICS: Final = ("open", "shut", "given")
 class SecuredWorkers:
     """A broker of two workers; who comes through the plain listener may do everything."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, more: Mapping[str, str] = MappingProxyType({})) -> None:
         self.certificates: Final = Certificates(place / "certificates")
         self.ports: Final = {name: own_port() for name in ("PLAINTEXT", "SASL_SSL", "SSL", "SHORT")}
         self.audit: Final = place / "audit"
@@ -86,6 +87,7 @@ class SecuredWorkers:
             "listener.name.ssl.ssl.client.auth": "required",
             "listener.name.ssl.ssl.principal.mapping.rules": "RULE:^CN=([^,]+),.*$/$1/",
             **self.certificates.listener(),
+            **more,
         }
         self.process: Final = BrokerProcess(place / "data", place, settings)
 
@@ -583,6 +585,49 @@ async def test_a_worker_that_finds_no_keys_waits_for_them_and_the_other_serves(
         async with asyncio.timeout(60):
             while not await reaches_both():
                 assert {await written(client, "open") for client in clients} == {NONE}
+
+
+@pytest.mark.exhaustive
+async def test_half_done_handshakes_count_among_the_connections_of_all_workers(
+    tmp_path: Path,
+) -> None:
+    allowed, turned_away = 20, 10
+    # So that nobody ends for having been slow.
+    limits = {"max.connections": str(allowed), "ssl.handshake.timeout.ms": "600000"}
+    broker = SecuredWorkers(tmp_path, limits)
+    keys = broker.certificates.signed("of-carl", common_name="carl")
+    with broker.process as process:
+        process.start()
+        # Too many for all listeners, and for none of them by itself.
+        silent = [
+            await asyncio.open_connection("127.0.0.1", broker.ports[listener])
+            for _ in range((allowed + turned_away) // 2)
+            for listener in ("SSL", "PLAINTEXT")
+        ]
+
+        def ended() -> int:
+            return sum(reader.at_eof() or bool(reader.exception()) for reader, _ in silent)
+
+        # Two workers that look at the same instant may each let one more in.
+        await until(lambda: turned_away - 1 <= ended() <= turned_away)
+        late = await asyncio.open_connection("127.0.0.1", broker.ports["SSL"])
+        assert await late[0].read() == b""
+        for _, writer in (*silent, late):
+            writer.close()
+
+        async def is_let_in() -> bool:
+            try:
+                client = await broker.connect("SSL", keys)
+                await client.call(METADATA, 9)
+            except (ConnectionError, ssl.SSLError, asyncio.IncompleteReadError):
+                return False
+            await client.close()
+            return True
+
+        async with asyncio.timeout(60):
+            while not await is_let_in():
+                pass
+        process.stop()
 
 
 @pytest.mark.exhaustive
