@@ -49,8 +49,7 @@ class CommandLine(NamedTuple):
 
     @classmethod
     def of_the_page(cls) -> Self:
-        text = (Path(__file__).parents[2] / "docs" / "tables.md").read_text("utf-8")
-        (block,) = re.findall(r"```sh\n([^`]*?\nspark-sql [^`]*)```", text)
+        block = cls.text()
         line = argparse.ArgumentParser()
         line.add_argument("--packages")
         line.add_argument("--conf", action="append")
@@ -58,6 +57,13 @@ class CommandLine(NamedTuple):
         options = line.parse_args(shlex.split(block.replace("\\\n", " "), comments=True)[1:])
         given = dict(conf.split("=", 1) for conf in options.conf)
         return cls(options.packages, given, options.query)
+
+    @staticmethod
+    def text() -> str:
+        """As it stands there, with the comment above it."""
+        page = (Path(__file__).parents[2] / "docs" / "tables.md").read_text("utf-8")
+        (block,) = re.findall(r"```sh\n([^`]*?\nspark-sql [^`]*)```", page)
+        return str(block)
 
     def settings(self, catalogue_url: str) -> Mapping[str, str]:
         """As the page has them, with the address of a broker."""

@@ -1,9 +1,12 @@
 """A topic as a table for Spark: it reads what DuckDB and PyIceberg read (test_table_steps.py).
 
-Of the newest Spark that Iceberg has a runtime for; Maven brings both.
+Of the newest Spark that Iceberg has a runtime for; Maven brings both. The program `spark-sql` is in
+PySpark of that release, which cannot be installed beside the one that the project runs on.
 """
 
+import os
 import random
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -26,6 +29,7 @@ from tests.support.topic_table import PARTITIONS, RANGE_MS, START_MS, TopicTable
 
 pytestmark = pytest.mark.jvm
 
+REPOSITORY: Final = Path(__file__).parents[3]
 STEPS: Final = 200 if IS_EXHAUSTIVE else 8
 COMPARED_EVERY: Final = 40 if IS_EXHAUSTIVE else STEPS
 
@@ -71,3 +75,36 @@ def test_spark_sees_what_the_other_engines_see(broker: LiveBroker, spark: SparkT
     ]
     with pytest.raises(AssertionError, match="does not support endpoint"):
         spark.sql("delete from lake.topics.steps")
+
+
+@pytest.mark.exhaustive
+def test_the_line_of_the_page_runs_as_it_is(broker: LiveBroker, tmp_path: Path) -> None:
+    """By the program `spark-sql` itself, which brings the runtime that the line names."""
+    home = REPOSITORY / "build" / f"spark-{SPARK_LINE}" / "pyspark"
+    if not (home / "bin" / "spark-sql").exists():
+        pytest.skip(
+            f"Spark {SPARK_LINE} is not there; to bring it: .venv/bin/pip install --no-deps"
+            f" --target build/spark-{SPARK_LINE} 'pyspark=={SPARK_LINE}.*'"
+        )
+    topic = TopicTable(broker, "flights", random.Random(7))
+    topic.steps[0]()
+    topic.run_pass()
+    environment = {
+        **os.environ,
+        "SPARK_HOME": str(home),
+        "PATH": f"{home / 'bin'}:{os.environ['PATH']}",
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    finished = subprocess.run(
+        ["bash", "-c", CommandLine.text().replace("http://localhost:9644", catalogue_url(broker))],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    rows = sorted(tuple(map(int, line.split())) for line in finished.stdout.splitlines())
+    assert rows == [
+        (partition, len(found), found[-1].offset) for partition, found in topic.rows.items()
+    ]
