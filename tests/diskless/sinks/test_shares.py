@@ -14,6 +14,7 @@ from metadata.operations import CommitFile
 from metadata.sink_operations import CommitSink, SinkCommit, SinkRange, SinkShare
 from metadata.workers.file_agreement import give_up_files
 from tests.support.coordinator_bench import batch
+from tests.support.profiles import seeds
 from tests.support.transaction_cluster import TransactionCluster
 from wal.coordinates import ByteOffset
 from wal.errors import (
@@ -143,7 +144,7 @@ async def test_a_batch_is_committed_in_all_its_logs_and_once(opened: Opened) -> 
 
 PLACES = [
     ("share", HOME),
-    ("hear_share", 0),
+    pytest.param("hear_share", 0, marks=pytest.mark.exhaustive),
     ("heard_share", 2),
     pytest.param("shared", HOME, marks=pytest.mark.exhaustive),
     ("complete_sink", HOME),
@@ -169,7 +170,7 @@ async def test_whoever_dies_behind_the_decision_each_row_is_there_once(
         assert driver.ends() == [4, 4, 4]
         answer = await driver.until_committed(lambda: driver.batch(1))
         assert answer == SinkCommit(is_repeated=True, ranges=driver.ranges(2, 2))
-        await asyncio.wait([first])
+        await asyncio.gather(first, return_exceptions=True)
         assert driver.ends() == [4, 4, 4]
         await driver.until_committed(lambda: driver.batch(2))
         assert driver.ends() == [6, 6, 6]
@@ -249,7 +250,7 @@ async def test_no_object_of_a_batch_is_given_up(opened: Opened) -> None:
         assert agreement.known == keys
         held.gate.at = None
         await driver.is_complete()
-        await asyncio.wait([committing])
+        await asyncio.gather(committing, return_exceptions=True)
         (tombstone,) = await client.tombstone_files(HOME, keys)
         assert not tombstone.is_known
         agreement = await give_up_files(client, dict.fromkeys(keys, range(LOGS)))
@@ -295,7 +296,7 @@ async def test_a_topic_that_is_deleted_holds_up_nothing(opened: Opened) -> None:
         assert await client.delete_topics([driver.places[0].topic_id]) == [None]
         held.gate.at = None
         await driver.is_complete()
-        await asyncio.wait([committing])
+        await asyncio.gather(committing, return_exceptions=True)
         with pytest.raises(UnknownPartition):
             await driver.commit(driver.batch(1))
 
@@ -309,7 +310,8 @@ async def test_an_object_has_batches_of_one_coordinator(opened: Opened) -> None:
             driver.of([first], 0)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("seed", seeds(4))
 async def test_leaders_die_at_random_and_each_batch_is_there_once(
     opened: Opened, seed: int
 ) -> None:

@@ -25,12 +25,12 @@ from tiering.spark_roller import SparkRoller
 DEADLINE_S = 120
 REPOSITORY = Path(__file__).resolve().parents[3]
 COPIED = "copied"
+COORDINATORS = 3
 SETTINGS = {
     "num.partitions": str(PARTITIONS),
     # The records are years old by their timestamps, and this may take minutes.
     "log.retention.ms": "-1",
-    # Each partition of a topic at a coordinator of its own.
-    "diskless.metadata.topic.num.partitions": "3",
+    "diskless.metadata.topic.num.partitions": str(COORDINATORS),
 }
 
 
@@ -49,9 +49,14 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveBroker]:
 
 
 def create(broker: LiveBroker, *names: str) -> None:
+    """Topics whose partitions live at as many coordinators."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    for future in admin.create_topics([NewTopic(name, PARTITIONS) for name in names]).values():
+    for future in admin.create_topics([NewTopic(name, COORDINATORS) for name in names]).values():
         future.result(30)
+    client = broker.broker.coordination.client
+    until(lambda: {*names} <= {*client.topics()}, "the topics are there")
+    for name in names:
+        assert len({*client.topics()[name].assignments.values()}) >= COORDINATORS - 1
 
 
 def values(broker: LiveBroker, topic: str) -> Sequence[tuple[bytes | None, bytes | None]]:
@@ -59,7 +64,7 @@ def values(broker: LiveBroker, topic: str) -> Sequence[tuple[bytes | None, bytes
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "nobody"})
     found = []
     try:
-        for partition in range(PARTITIONS):
+        for partition in consumer.list_topics(topic, timeout=60).topics[topic].partitions:
             place = TopicPartition(topic, partition, 0)
             _, end = consumer.get_watermark_offsets(place, timeout=60)
             consumer.assign([place])
@@ -133,7 +138,7 @@ def test_what_was_committed_is_copied_once(
     """From a topic with transactions to another topic, while the first one rolls."""
     written, copied = f"written-{rounds}", f"copied-{rounds}"
     create(broker, written, copied)
-    writer = CommittedValues(broker.bootstrap, written, PARTITIONS, random.Random(rounds))
+    writer = CommittedValues(broker.bootstrap, written, COORDINATORS, random.Random(rounds))
     for number in range(rounds):
         writer.write(4)
         writer.begin()
