@@ -169,7 +169,9 @@ def test_the_example_of_the_page_runs(
 ) -> None:
     page = (REPOSITORY / "docs" / "tables.md").read_text("utf-8")
     (example,) = [
-        block.split("```")[0] for block in page.split("```python\n") if '"shouting")' in block
+        block
+        for block in (part.split("```")[0] for part in page.split("```python\n")[1:])
+        if '"shouting")' in block
     ]
     create(broker, "shouted")
     example = example.replace("localhost:9092", broker.bootstrap)
