@@ -222,6 +222,7 @@ class KafkaPythonSuite:
                         "KAFKA_ROOT": str(nowhere),
                         "KAFKA_URI": f"kafka://{run.bootstrap}",
                         "KAFKA_VERSION": KAFKA_VERSION,
+                        "PYTEST_ADDOPTS": "",  # what somebody set there is for another run
                         "PYTHONDONTWRITEBYTECODE": "1",
                         "PYTHONPATH": str(PLUGIN),
                     },

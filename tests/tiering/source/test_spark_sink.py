@@ -22,7 +22,7 @@ from tests.support.rolled import roll_everything
 from tiering.source import register
 from tiering.spark_roller import SparkRoller
 
-DEADLINE_S = 120
+DEADLINE_S = 600
 REPOSITORY = Path(__file__).resolve().parents[3]
 COPIED = "copied"
 COORDINATORS = 3
