@@ -1,9 +1,8 @@
 """The coordinator's operations as values; metadata/clients/coordinator_client.py serves them.
 
 Requests are lists, answers are lists in the same order, and an error belongs to one entry: it is
-returned as a value in that entry, never raised for the whole call. What a call raises is what
-concerns it as a whole: NotCoordinator, CommitFailed (nothing happened, try again),
-CommitOutcomeUnknown (repeat with the same object key).
+returned as a value in that entry. What a call raises concerns it as a whole: NotCoordinator,
+CommitFailed (nothing happened, try again), CommitOutcomeUnknown (repeat with the same object key).
 Source: KIP-1164, "Diskless coordinator API"; the segment operations are ours.
 """
 
@@ -14,6 +13,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from metadata.metadata_version import METADATA_VERSION
 from metadata.scram.credentials import ScramCredential
 from wal.coordinates import BatchExtent, ByteOffset, ObjectKey, Offset, TopicIdPartition
 from wal.errors import DisklessError
@@ -497,4 +497,4 @@ class RegisteredBroker(NamedTuple):
     endpoints: str
     """Where clients reach it, by listener (diskless/listeners/endpoints.py); here a text."""
     may_lead: bool = True
-    metadata_version: Int32 = 1
+    metadata_version: Int32 = METADATA_VERSION

@@ -28,8 +28,8 @@ from diskless.listeners.endpoints import Endpoint, format_endpoints, parse_endpo
 from diskless.ports import BrokerEndpoint, ClientInfo
 from metadata.clients.routed_client import RoutedClient
 from metadata.coordinator.candidate import Candidate
+from metadata.metadata_version import METADATA_VERSION
 from metadata.operations import CATALOGUE, Leader, RegisteredBroker, TopicDescription
-from metadata.records.control import METADATA_VERSION
 from wal.clock import Clock, Sleep
 from wal.coordinates import TopicIdPartition
 from wal.errors import CommitOutcomeUnknown, Retriable

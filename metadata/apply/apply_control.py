@@ -12,6 +12,7 @@ from metadata.acls import AclBinding
 from metadata.apply.apply_deletions import RowDeletions
 from metadata.apply.apply_topics import extend_topic
 from metadata.apply.transaction import StateTransaction
+from metadata.metadata_version import METADATA_VERSION
 from metadata.operations import TOMBSTONE, Leader, RegisteredBroker
 from metadata.records.acls import (
     AccessControlEntryRecord,
@@ -19,7 +20,6 @@ from metadata.records.acls import (
     RemoveAccessControlEntryRecord,
 )
 from metadata.records.control import (
-    METADATA_VERSION,
     BrokerRegisteredRecord,
     BrokerUnregisteredRecord,
     ClientQuotasRecord,

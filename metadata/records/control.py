@@ -27,16 +27,11 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final
 from uuid import UUID
 
+from metadata.metadata_version import METADATA_VERSION
 from metadata.operations import QuotaEntity
 from wal.coordinates import ObjectKey
 from wal.wire.fields import INT8, NO_TAGS, FieldReader, compact_string, uvarint
 from wal.wire.layouts import Field, Int8, Int32
-
-METADATA_VERSION: Final = 2
-"""What a broker writes into metadata logs: counted up with every new kind of record, and with every
-change of one. A leader says its own in its first record, whose layout stays, and a broker when it
-registers; brokers of different versions refuse each other, since each has to read what any other
-may write."""
 
 NO_BROKER: Final = -1
 """In the place of a broker id: nobody. As a leader: the last one has resigned."""

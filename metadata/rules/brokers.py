@@ -6,9 +6,9 @@ that says it is alive changes nothing as long as it is where it was.
 
 from collections.abc import Sequence
 
+from metadata.metadata_version import METADATA_VERSION
 from metadata.operations import RegisteredBroker
 from metadata.records.control import (
-    METADATA_VERSION,
     BrokerRegisteredRecord,
     BrokerUnregisteredRecord,
 )

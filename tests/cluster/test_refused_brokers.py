@@ -14,7 +14,8 @@ import pytest
 
 import metadata
 from demo.broker_process import BrokerError, BrokerProcess
-from metadata.records.control import METADATA_VERSION, BrokerUnregisteredRecord
+from metadata.metadata_version import METADATA_VERSION
+from metadata.records.control import BrokerUnregisteredRecord
 from tests.support.broker_cluster import SETTINGS, Cluster
 from tests.support.broker_racks import logged_records
 from tests.support.live_broker import until
@@ -92,7 +93,7 @@ def later_release(tmp_path: Path) -> Mapping[str, str]:
     """
     package = tmp_path / "later" / "metadata"
     shutil.copytree(Path(metadata.__file__).parent, package)
-    file = package / "records" / "control.py"
+    file = package / "metadata_version.py"
     changed, count = re.subn(
         r"^METADATA_VERSION: Final = \d+$",
         f"METADATA_VERSION: Final = {METADATA_VERSION + 1}",

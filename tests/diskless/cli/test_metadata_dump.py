@@ -27,6 +27,7 @@ from diskless.cli.metadata_sources import (
 from diskless.cli.snapshot_list import list_snapshots
 from metadata.log.local_log import LocalMetadataLog
 from metadata.log.object_log import ObjectMetadataLog
+from metadata.metadata_version import METADATA_VERSION
 from metadata.records.control import LeaderChangeRecord, NoOpRecord
 from metadata.records.file_committed import CommittedBatch, RefusedBatch
 from metadata.records.groups import CommittedOffset, OffsetsCommittedRecord, OffsetsDeletedRecord
@@ -115,7 +116,7 @@ def test_a_record_is_a_line_with_place_time_type_and_fields() -> None:
     assert lines(encode_record(LEADER), encode_record(partition)) == [
         "0:0         2024-01-01 00:00:00.123  LeaderChange          leader_epoch=3 broker_id=2"
         " host=broker-2 port=9092 incarnation=00000000-0000-0000-0000-000000000007"
-        " successor_id=-1 metadata_version=1",
+        f" successor_id=-1 metadata_version={METADATA_VERSION}",
         "0:1         2024-01-01 00:00:00.123  PartitionCreated     "
         f" topic_id={TOPIC} name=flights partition=3",
     ]

@@ -20,6 +20,7 @@ import pytest
 
 from demo.broker_process import BrokerProcess
 from diskless.authorization import BROKER_USER
+from diskless.cli import serve
 from diskless.cli.cli import main
 from metadata.acls import PatternType, Permission
 from metadata.scram.credentials import ScramMechanism, salt_password
@@ -656,8 +657,10 @@ async def test_a_head_that_is_killed_leaves_no_log_in_half_done(tmp_path: Path) 
 
 
 def test_a_broker_says_what_is_wrong_with_log_ins_before_there_are_workers(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # In this process: the logs of later tests are not to go where this one's did.
+    monkeypatch.setattr(serve, "configure_logs", lambda **_: None)
     arguments = ["serve", "--data", str(tmp_path / "data"), "--workers", "2"]
     settings = tmp_path / "broker.properties"
     settings.write_text(

@@ -13,10 +13,10 @@ from sqlalchemy import select
 from metadata.acls import AclBinding
 from metadata.apply.apply_control import TOMBSTONES_PER_RECORD_MAX
 from metadata.log.log import MetadataRecordBatch
+from metadata.metadata_version import METADATA_VERSION
 from metadata.operations import TOMBSTONE, Leader, RegisteredBroker
 from metadata.records.acls import AccessControlEntryRecord, RemoveAccessControlEntryRecord
 from metadata.records.control import (
-    METADATA_VERSION,
     BrokerRegisteredRecord,
     BrokerUnregisteredRecord,
     ClientQuotasRecord,
@@ -208,7 +208,9 @@ async def test_brokers_come_and_go(tmp_path: Path) -> None:
                 metadata_version=1,
             )
         )
-        assert replica.image.brokers == {4: RegisteredBroker(4, "b", 2, "", LIFE, "X://b:3", False)}
+        assert replica.image.brokers == {
+            4: RegisteredBroker(4, "b", 2, "", LIFE, "X://b:3", False, 1)
+        }
         await replica.check()
         await replica.apply(BrokerUnregisteredRecord(broker_id=4))
         assert replica.image.brokers == {}

@@ -1,8 +1,10 @@
 """SQLite is a cache: deleted, stale, foreign or damaged, it heals by replay or is reported."""
 
+import asyncio
 import random
 import sqlite3
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
@@ -24,7 +26,7 @@ from metadata.replica.verify import verify_metadata
 from metadata.rewrites import PlanRewrites, Rewrite, RewrittenSegment
 from metadata.rules.users import decide_alter_access_tokens
 from metadata.scram.credentials import ScramCredential
-from metadata.sink_operations import CommitSink
+from metadata.sink_operations import CommitSink, SinkShare
 from metadata.state.schema import (
     ASSIGNMENTS,
     BROKERS,
@@ -53,6 +55,8 @@ from tests.support.profiles import seeds
 from wal.clock import ManualClock
 from wal.coordinates import ObjectKey, Offset, TopicIdPartition
 from wal.errors import CorruptLog, CorruptState
+from wal.staging.staged_keys import staged_key
+from wal.ulid import mint_ulid
 
 STATE = "state.sqlite"
 
@@ -78,8 +82,7 @@ async def filled(bench: CoordinatorBench) -> TopicIdPartition:
     assert await bench.coordinator.create_acls([rule]) == [None]
     await fill_tables(bench)
     await fill_transactions(bench)
-    sink = CommitSink("s", "User:ann", 1, bytes(16), [])
-    assert (await bench.coordinator.commit_sink(sink)).error is None
+    await fill_sinks(bench)
     tokens = [AlterAccessToken(AccessToken("1", "ann", b"d", 1, 2), is_revoked=False)]
     altered = decide_alter_access_tokens
     assert await bench.coordinator.pipeline.perform(lambda view, _: altered(view, tokens)) == [None]
@@ -87,6 +90,24 @@ async def filled(bench: CoordinatorBench) -> TopicIdPartition:
     user = AlterScramCredential(user="ann", mechanism=2, credential=credential)
     assert await bench.coordinator.alter_scram_credentials([user]) == [None]
     return partition
+
+
+async def fill_sinks(bench: CoordinatorBench) -> None:
+    """A sink with a batch, and one whose batch has a share that nobody tells; its driver leaves."""
+    coordinator = bench.coordinator
+    sink = CommitSink("s", "User:ann", 1, bytes(16), [])
+    assert (await coordinator.commit_sink(sink)).error is None
+    elsewhere = batch(TopicIdPartition(UUID(int=77), 0), 1)
+    key = staged_key("open", mint_ulid(bench.clock, bench.rng))
+    share = SinkShare(1, [bench.file(elsewhere, key=key)])
+    decided = asyncio.Event()
+    coordinator.sinks.subscribe(lambda _: decided.set())
+    committing = asyncio.create_task(
+        coordinator.commit_sink(CommitSink("open", "User:ann", 1, bytes(16), [], [share]))
+    )
+    await decided.wait()
+    committing.cancel()
+    await asyncio.wait([committing])
 
 
 async def fill_tables(bench: CoordinatorBench) -> None:

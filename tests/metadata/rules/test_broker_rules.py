@@ -5,8 +5,8 @@ from uuid import UUID
 
 import pytest
 
+from metadata.metadata_version import METADATA_VERSION
 from metadata.operations import RegisteredBroker
-from metadata.records.control import METADATA_VERSION
 from tests.support.coordinator_bench import MemoryMetadataLog, running_coordinator
 from wal.errors import InvalidRequest
 

@@ -19,7 +19,9 @@ from wal.records.compression import LZ4, NONE
 from wal.records.recompression import Compression
 from wal.records.record_columns import LocatedBatch, decode_batches
 
-TOPIC = SinkTopic("t", UUID(int=5), 3, 2_000, is_compacted=False, codec="producer")
+TOPIC = SinkTopic(
+    "t", UUID(int=5), 3, 2_000, is_compacted=False, codec="producer", coordinators=[0, 0, 0]
+)
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 BYTES = st.none() | st.binary(max_size=40)
