@@ -65,7 +65,7 @@ class Pace:
     def take_turn(self, now: float, stands_for: int = 1) -> int | None:
         """Returns how many lines before this were left out; None when this one is too.
 
-        A line that `stands_for` several is left out as so many.
+        A line that is left out counts as `stands_for` lines.
         """
         if self._next_at is not None and now < self._next_at:
             self._suppressed += stands_for

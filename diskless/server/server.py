@@ -148,7 +148,7 @@ class KafkaServer:
         them the server makes its own. `logins` has the rules of listeners whose clients must log
         in; of one address, `pending_per_ip_max` may be at it. `limits` are the quotas of clients;
         `audit` is told who comes and goes; `other_connections` are those of other processes of the
-        broker, of which so many accept, and `counts` how many each has; `processor_time` is what
+        broker that accept, and `counts` how many each has; `processor_time` is what
         the event loop's thread has taken. Connections are numbered from `first_connection`; `ended`
         is told the number of each that is gone. Without `accepts`, there are only the connections
         that it is handed (`take`).

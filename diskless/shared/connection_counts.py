@@ -44,7 +44,7 @@ class ConnectionCounts:
         self.changed(0)
 
     def changed(self, connections: int) -> None:
-        """This worker has so many now."""
+        """This worker has `connections` now."""
         _COUNT.pack_into(self._memory, self._at, connections)
 
     def elsewhere(self) -> int:

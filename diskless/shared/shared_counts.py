@@ -19,7 +19,7 @@ from wal.columns import Int64s
 
 
 def make_counts(lanes: int) -> int:
-    """Makes the memory for so many processes; returns its descriptor, to be inherited."""
+    """Makes the memory for `lanes` processes; returns its descriptor, to be inherited."""
     return make_memory("diskless-counts", lanes * CELLS * 8)
 
 
@@ -35,7 +35,7 @@ class SharedCounts:
         self.forget(lane)
 
     def add(self, name: str, amount: int) -> None:
-        """There are so many more of this name here, or fewer."""
+        """This process counts `amount` more of this name; below 0, fewer."""
         self._counts[self._lane, cells_of(name)] += amount
 
     def elsewhere(self, name: str) -> int:

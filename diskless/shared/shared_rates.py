@@ -49,7 +49,7 @@ class _Windows(NamedTuple):
 
 
 def make_rates(lanes: int, window_count: int) -> int:
-    """Makes the memory for so many processes; returns its descriptor, to be inherited."""
+    """Makes the memory for `lanes` processes; returns its descriptor, to be inherited."""
     tables = _Windows.of(window_count).tables
     return make_memory("diskless-rates", lanes * tables * (1 + CELLS) * 8)
 
