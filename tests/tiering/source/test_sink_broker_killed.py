@@ -18,15 +18,21 @@ from wal.failpoint import ENVIRONMENT_VARIABLE
 TOPIC = "t"
 COORDINATORS = 3
 SCHEMA = StructType().add("value", "binary").add("partition", "integer")
-# A leader notes its last batches anew when its term begins: the fourth note is of a share.
+# At the start of its term each of the three leaders applies its first record and notes its last
+# batch anew: behind that come the appends of the batch, which are the decision with the home's own
+# objects, two shares, and the completion, and the notes of the two shares, and of the batch.
+AT_START = COORDINATORS
 POINTS = [
     "sink.after_decision",
     "sink.after_share",
     "sink.before_completion",
-    "sink.before_note:4",
-    "sink.after_note:4",
-    "commit.after_log",
-    "commit.after_apply",
+    f"sink.before_note:{AT_START + 1}",
+    f"sink.after_note:{AT_START + 1}",
+    "commit.after_log:1",
+    "commit.after_log:4",
+    f"commit.after_apply:{AT_START + 1}",
+    f"commit.after_apply:{AT_START + 2}",
+    f"commit.after_apply:{AT_START + 4}",
 ]
 
 
