@@ -10,39 +10,39 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from bench.acl import run_acl
-from bench.compaction import run_compact
-from bench.connections import run_connections
-from bench.consuming import run_consume
-from bench.coordinator import run_backlog, run_commits, run_pipelined
-from bench.coordinator_starts import run_starts
-from bench.failover import run_failover
-from bench.fetch import run_fetch
-from bench.followers import run_followers
-from bench.groups import run_groups
-from bench.holds import run_holds
-from bench.hostile import run_hostile
-from bench.hour import run_hour
-from bench.latency import run_latency
-from bench.logins import run_logins
-from bench.memory import run_memory
-from bench.peers import run_peers
-from bench.purgatory import run_purgatory
-from bench.puts import run_puts
-from bench.report import RESULTS, Report
-from bench.retention import run_retention
-from bench.roll import run_roll
-from bench.s3_outliers import run_s3_outliers
-from bench.s3_reading import run_s3_reading
-from bench.s3_writing import run_s3_writing
-from bench.slopes import run_slopes
-from bench.slow_store import run_slow_store
-from bench.spark_source import run_spark_source
-from bench.tables import run_tables
-from bench.throughput import run_produce
-from bench.tls import run_tls
-from bench.transactions import run_transactions
-from bench.typed import run_typed
+from bench.cluster.failover import run_failover
+from bench.cluster.followers import run_followers
+from bench.connections.connections import run_connections
+from bench.connections.logins import run_logins
+from bench.connections.tls import run_tls
+from bench.coordinator.commits import run_backlog, run_commits, run_pipelined
+from bench.coordinator.retention import run_retention
+from bench.coordinator.starts import run_starts
+from bench.groups.groups import run_groups
+from bench.limits.holds import run_holds
+from bench.limits.hostile import run_hostile
+from bench.limits.memory import run_memory
+from bench.peers.peers import run_peers
+from bench.requests.acl import run_acl
+from bench.requests.fetch import run_fetch
+from bench.requests.purgatory import run_purgatory
+from bench.s3.outliers import run_s3_outliers
+from bench.s3.reading import run_s3_reading
+from bench.s3.writing import run_s3_writing
+from bench.speed.consuming import run_consume
+from bench.speed.hour import run_hour
+from bench.speed.latency import run_latency
+from bench.speed.puts import run_puts
+from bench.speed.slopes import run_slopes
+from bench.speed.slow_store import run_slow_store
+from bench.speed.throughput import run_produce
+from bench.tiering.compaction import run_compact
+from bench.tiering.roll import run_roll
+from bench.tiering.spark_source import run_spark_source
+from bench.tiering.tables import run_tables
+from bench.tiering.typed import run_typed
+from bench.tools.report import RESULTS, Report
+from bench.transactions.transactions import run_transactions
 
 ALL: Final = "all"
 

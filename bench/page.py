@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from bench.plot import Bar, Group, Panel, svg
-from bench.report import BOUNDS, RESULTS, Figure
+from bench.tools.report import BOUNDS, RESULTS, Figure
 
 PAGE: Final = Path("docs/performance.md")
 PICTURE: Final = Path("docs/performance.svg")

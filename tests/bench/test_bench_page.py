@@ -8,7 +8,7 @@ import pytest
 
 from bench import page
 from bench.page import bounds_table, main, peers_table, picture, replaced
-from bench.report import Report
+from bench.tools.report import Report
 
 FIGURES = {
     "peer_diskless_idempotent_mb_per_s": 412.3,

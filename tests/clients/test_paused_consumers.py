@@ -19,7 +19,7 @@ from typing import Final
 import pytest
 from confluent_kafka import TopicPartition
 
-from bench.deaf_clients import TOPIC, DeafClients, Innocent, fill
+from bench.limits.deaf_clients import TOPIC, DeafClients, Innocent, fill
 from diskless.server.connection import Connection
 from tests.support.exhaustive import IS_EXHAUSTIVE
 from tests.support.jvm import NEWEST, JvmUnavailable, KafkaTools

@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 from botocore.client import BaseClient
 
-from bench.slow_s3 import Delays, SlowS3
+from bench.tools.slow_s3 import Delays, SlowS3
 from demo.broker_process import BrokerProcess
 from tests.support.live_broker import until
 from tests.support.minio_keys import KeyEndpoint, revoke, temporary_keys

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.deaf_clients import KINDS, DeafClients, Innocent, fetch_request, fill
+from bench.limits.deaf_clients import KINDS, DeafClients, Innocent, fetch_request, fill
 from tests.support.live_broker import LiveBroker, until
 
 pytestmark = pytest.mark.measures

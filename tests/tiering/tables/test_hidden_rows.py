@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.table import Table
 
-from bench.tables import ROWS, TableBed, segment_bytes
+from bench.tiering.tables import ROWS, TableBed, segment_bytes
 from metadata.table_operations import NO_TABLE, ListTables, TableDescription
 from tiering.tables.hidden_rows import hidden_by
 from tiering.tables.registrar import Registrar

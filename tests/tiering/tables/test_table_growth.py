@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.types import StructType
 
-from bench.tables import LIVE, ROWS, TableBed, segment_bytes
+from bench.tiering.tables import LIVE, ROWS, TableBed, segment_bytes
 from metadata.table_operations import CommitTable, ListTables, TableCommit
 from tests.support.profiles import IS_EXHAUSTIVE
 from tiering.segment_columns import FIELD_ID

@@ -1,0 +1,9 @@
+"""Producers and consumers on a broker: `make bench BENCH=speed`.
+
+- `throughput`: MB/s and processor time of each kind of producer; `sink`: a socket beside it
+- `consuming`: the same of consumers, at the tail and from both tiers
+- `latency`: from a produce call to its acknowledgement
+- `puts`: WAL objects a second; `slopes`: what one more object and one more batch cost
+- `slow_store`: a bucket whose PUTs take 50 ms
+- `hour`: what an hour of 1 MB/s leaves behind
+"""

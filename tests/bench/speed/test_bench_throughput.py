@@ -1,0 +1,68 @@
+"""The groups of producers and consumers measure what they say, on little."""
+
+from pathlib import Path
+
+import pytest
+
+from bench.speed.latency import ACK_ROWS, ack_waits, raw_waits
+from bench.speed.puts import most_in_a_second, written_at
+from bench.speed.slopes import Point, measure_batches, measure_objects, slope
+from bench.speed.throughput import ROWS, SINK_ROWS, measure_produce
+from bench.tools.broker import BenchBroker
+from bench.tools.report import Report
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(autouse=True)
+def _directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes of the bench find its packages, and its directories are the test's."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.chdir(tmp_path)
+
+
+def test_every_producer_on_a_busy_and_an_idle_disk() -> None:
+    runs, resident_mib = measure_produce(rounds=1, busy_bytes=1 << 20, scale=0.004)
+    names = {f"{row.name}{disk}" for row in ROWS for disk in ("", "_idle")}
+    figures = {f"{name}_{unit}" for name in names for unit in ("mb_per_s", "core_s_per_gib")}
+    assert set(runs) == {*SINK_ROWS, *figures}
+    assert all(len(each) == 1 for each in (*runs.values(), resident_mib))
+    assert all(runs[key][0] > 0 for key in runs if key.endswith("mb_per_s"))
+
+
+def test_acknowledgements_at_a_rate_and_their_raw_price(tmp_path: Path) -> None:
+    with BenchBroker(tmp_path / "broker" / "data", {"num.partitions": 12}) as broker:
+        for row in ACK_ROWS[:2]:
+            waits = ack_waits(broker.bootstrap, row._replace(after_bytes=1 << 20), seconds=0.3)
+            assert len(waits) >= 300
+    assert len(raw_waits(tmp_path, seconds=0.1)) == 20
+
+
+def test_objects_are_counted_where_they_lie(tmp_path: Path) -> None:
+    points = measure_objects(intervals_ms=(20, 250), seconds=1.0)
+    few, many = sorted(point.number for point in points)
+    assert 1 <= few < many
+    assert all(point.cpu_s > 0 for point in points)
+    assert not written_at(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("idempotent", [False, True])
+def test_batches_of_equal_requests(idempotent: bool) -> None:
+    (points,) = measure_batches(idempotent=idempotent, counts=(1, 300), requests=2, rounds=1)
+    assert [point.number for point in points] == [2, 600]
+
+
+def test_a_slope_leaves_out_what_is_there_without_any() -> None:
+    assert slope([Point(1, 5.002), Point(10, 5.02), Point(100, 5.2)]) == pytest.approx(0.002)
+
+
+def test_a_second_begins_anywhere() -> None:
+    assert most_in_a_second([]) == 0
+    assert most_in_a_second([0.0, 0.9, 1.0, 1.5, 1.8]) == 4
+
+
+def test_several_runs_are_a_median_with_a_range(tmp_path: Path) -> None:
+    report = Report()
+    report.add_runs("produce", [3.0, 1.0, 2.0], "MB/s", bound="≥ 2")
+    assert report.as_mapping() == {"produce": 2.0, "produce_low": 1.0, "produce_high": 3.0}
+    assert report.figures[0].verdict == "met"
