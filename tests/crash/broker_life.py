@@ -1,37 +1,23 @@
-"""A broker's coordinators and all their background work, as a script that can be killed anywhere.
-
-    lives = Lives()                                     # one process that forks a child per life
-    points = lives.recorded(directory, "local")         # every failpoint that was hit, by step
-    lives.live(directory, "local", CrashPoint(12, "commit.after_log", 1))
-    lives.live(directory, "local")                      # goes on with the step that was interrupted
+"""A broker's coordinators and all their background work, one action at a time.
 
 One process has two coordinators, so that topics are spread, files are handed over and orphans are
-asked about by both. The script is a list of steps; the answer of each is written to `answers.jsonl`
-when it is there, as a client would note it. A later life in the same directory begins with the
-first step without an answer, as a client repeats what it was not told the outcome of. Time is the
-script's too: a step begins at the same time in every life.
+asked about by both.
 
-At the end everything there is is written down by `inventory`, with names in place of surrogate
-keys: all rows of all tables of both coordinators, and all objects. It must not depend on where the
-process was killed. `verify_metadata` looks at both, too.
+`Life.inventory` tells everything there is, with names in place of surrogate keys: all rows of all
+tables of both coordinators, and all objects. It must not depend on where the process was killed.
+`Life.verify` looks at both with `verify_metadata`, too.
 """
 
 import asyncio
-import json
 import os
 import random
 import shutil
-import signal
-import subprocess
-import sys
-import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Self
 from uuid import UUID
 
-import wal.failpoint
 from diskless.transactions.transaction_ends import parts_of
 from metadata import operations as ops
 from metadata.clients.local_client import LocalClient
@@ -48,7 +34,6 @@ from metadata.replica.replica import Replica
 from metadata.replica.snapshots import SnapshotStore
 from metadata.replica.verify import verify_metadata
 from metadata.retention_settings import RetentionSettings
-from metadata.rules.files import permuted_owners
 from metadata.transaction_operations import (
     AddToTransaction,
     EndTransaction,
@@ -64,24 +49,21 @@ from metadata.workers.producer_expiry import ProducerExpiry
 from metadata.workers.retention import RetentionWorker
 from metadata.workers.row_sweeper import RowSweeper
 from metadata.workers.snapshot_keeper import SnapshotKeeper, SnapshotSettings
-from tests.support.coordinator_bench import batch, rolled
+from tests.support.coordinator_bench import rolled
 from tests.support.coordinator_worlds import NoSyncDisk
 from tests.support.named_rows import named_rows
 from wal.chunks.chunk import ChunkIdentity
 from wal.chunks.chunk_batches import ChunkEntry
 from wal.chunks.wal_object import plan_wal_object
 from wal.clock import ManualClock
-from wal.coordinates import BatchExtent, ByteOffset, ObjectKey, TopicIdPartition
+from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.errors import DisklessError, ObjectExists, TopicExists, UnknownTopicId
 from wal.stores.file_store import FileStore
 from wal.stores.object_store import BytesBody
-from wal.ulid import WAL_PREFIX, minted_ms, ulid_at, wal_object_key
+from wal.ulid import WAL_PREFIX, minted_ms
 
 COORDINATORS: Final = 2
 LOG_KINDS: Final = ("local", "object")
-ANSWERS: Final = "answers.jsonl"
-RECORDED: Final = "failpoints.json"
-INVENTORY: Final = "inventory.json"
 SETTINGS: Final = CoordinatorSettings(
     metadata_partitions=COORDINATORS,
     state_readers=1,
@@ -493,281 +475,6 @@ def _committed(answer: ops.BatchCommit) -> Answer:
     return [*answer[:4], type(answer.error).__name__]
 
 
-# -- the script ---------------------------------------------------------------------------------
-
-
-class Step(NamedTuple):
-    """One thing that is asked for, so long after the one before."""
-
-    name: str
-    after_s: float
-    do: Callable[[Life], Awaitable[Answer]]
-    request: ops.CommitFile | None = None
-    """What it commits, if it does."""
-
-
-def script() -> list[Step]:
-    """The same every time."""
-    start_ms = ManualClock().now_ms()
-    steps: list[Step] = []
-    time_s = 0.0
-    sequences: dict[tuple[int, int], int] = {}
-
-    def step(
-        name: str,
-        do: Callable[[Life], Awaitable[Answer]],
-        after_s: float = 0.01,
-        request: ops.CommitFile | None = None,
-    ) -> None:
-        nonlocal time_s
-        time_s += after_s
-        steps.append(Step(name, after_s, do, request))
-
-    def key(after_s: float = 0.01, *first: int) -> ObjectKey:
-        """Minted when the next step begins; its owners begin with `first`."""
-        rng = random.Random(len(steps))
-        while True:
-            made = wal_object_key(ulid_at(start_ms + round((time_s + after_s) * 1000), rng))
-            if permuted_owners(made, range(COORDINATORS))[: len(first)] == first:
-                return made
-
-    def of(partition: int, records: int, producer: int = -1, *, again: bool = False) -> BatchExtent:
-        sequence = -1
-        if producer >= 0:
-            at = (partition, producer)
-            sequence = sequences.get(at, 0) - (records if again else 0)
-            sequences[at] = sequence + records
-        return batch(
-            TopicIdPartition(KEPT, partition), records, producer=producer, sequence=sequence
-        )
-
-    def file(*batches: BatchExtent, owners: Sequence[int] = (), first: int = 0) -> ops.CommitFile:
-        made = key(0.01, first)
-        placed, position = [], 16
-        for one in batches:
-            placed.append(one._replace(byte_offset=ByteOffset(position)))
-            position += one.length_bytes + 1
-        return ops.CommitFile(
-            object_key=made,
-            file_size_bytes=position + 64,
-            uploader_broker_id=1,
-            batches=placed,
-            owner_ids=permuted_owners(made, owners or range(COORDINATORS)),
-        )
-
-    def commit(name: str, request: ops.CommitFile) -> None:
-        step(f"commit {name}", lambda life: life.commit(request), request=request)
-
-    step("create", lambda life: life.create(KEPT, "kept", 4))
-    step("create the doomed", lambda life: life.create(DOOMED, "doomed", 2))
-    step("grow", lambda life: life.grow(6))
-    step("alter", lambda life: life.alter())
-    step("limit", lambda life: life.limit(a=1.5, b=2.0))
-    step("register", lambda life: life.register())
-    step("allocate", lambda life: life.allocate())
-    commit("both", file(of(0, 3, 1), of(1, 2, 1), of(2, 1), of(5, 2)))
-    commit("next", second := file(of(0, 2, 1), of(2, 2, 2), of(3, 2), first=1))
-    commit("a duplicate", file(of(0, 2, 1, again=True), of(1, 2, 1), of(4, 1)))
-    commit("once more", second)
-    commit("what the other never had", file(of(0, 2), of(2, 2)))
-    commit("what the first owner never had", file(of(0, 1), first=1))
-    commit("likewise", file(of(1, 1)))
-    orphans = [key(), key(0.02)]
-    step("upload an orphan", lambda life: life.put(orphans[0], 99))
-    step("upload another", lambda life: life.put(orphans[1], 99))
-    step("commit a group", lambda life: life.commit_group(3))
-    step("roll", lambda life: life.roll())
-    for number in range(BIG_FILES):
-        doomed = [
-            batch(TopicIdPartition(DOOMED, place % 2), 1, size=20, producer=place, sequence=number)
-            for place in range(BIG_BATCHES)
-        ]
-        commit(f"many batches, {number}", file(*doomed, first=number % 2))
-    step("look", lambda life: life.look())
-    step("snapshot", lambda life: life.snapshot())
-    for number in range(3):
-        commit(f"more, {number}", file(*(of(part, 2, 3) for part in range(6)), first=number % 2))
-    everything = [ops.DeleteRecords(TopicIdPartition(DOOMED, 0), -1)]
-    step("delete many records", lambda life: life.delete_records(everything))
-    some = [ops.DeleteRecords(TopicIdPartition(KEPT, part), 5) for part in range(3)]
-    step("delete some records", lambda life: life.delete_records(some))
-    step("retain", lambda life: life.retain())
-    step("allocate again", lambda life: life.allocate())
-    step("take stock", lambda life: life.inventory())
-    step("snapshot again", lambda life: life.snapshot(), 15.0)
-    step("delete the topic", lambda life: life.drop())
-    step("sweep", lambda life: life.sweep())
-    step("roll again", lambda life: life.roll())
-    step("take stock again", lambda life: life.inventory())
-    commit("before the expiry", file(of(0, 1, 1), of(1, 1, 9)))
-    step("expire", lambda life: life.expire(), 31.0)
-    step("snapshot a third time", lambda life: life.snapshot())
-    step("clean", lambda life: life.clean(), 2.0)
-    for number in range(4):
-        step(f"clean when keys are old, {number}", lambda life: life.clean(), 61.0)
-    step("scan", lambda life: life.scan(orphans))
-    step("start without state", lambda life: life.restart_without_state())
-    commit("at last", file(of(0, 1, 1), of(3, 1, 1)))
-    everywhere = [ops.DeleteRecords(TopicIdPartition(KEPT, part), -1) for part in range(6)]
-    step("delete everything", lambda life: life.delete_records(everywhere))
-    for number in range(3):
-        step(f"clean at last, {number}", lambda life: life.clean(), 61.0)
-    step("commit a group again", lambda life: life.commit_group(5))
-    commit("to stay", file(*(of(part, 2, 4) for part in range(6)), of(0, 1, 1)))
-    step("begin a transaction", lambda life: life.begin_transaction())
-    paid = [of(at, 2, PAYING)._replace(transaction_number=1) for at in (0, 1)]
-    commit("of the transaction", file(*paid, of(2, 1)))
-    step("commit a group in it", lambda life: life.commit_group_in_transaction())
-    step("end the transaction", lambda life: life.end_transaction())
-    step("limit again", lambda life: life.limit(a=None, c=3.0))
-    step("snapshot at last", lambda life: life.snapshot())
-    step("look at last", lambda life: life.look())
-    return steps
-
-
-OPENING: Final = -1
-"""The step before the first: starting."""
-
-
-class CrashPoint(NamedTuple):
-    """The `nth` time that `name` is reached within a step, from 1."""
-
-    step: int
-    name: str
-    nth: int
-
-
-def _number_of_life(directory: Path) -> int:
-    """From 1; noted, so that the next life has another one."""
-    number = len([*directory.glob("life-*")]) + 1
-    (directory / f"life-{number}").touch()
-    return number
-
-
-async def live(directory: Path, kind: str, begin_step: Callable[[int], None]) -> None:
-    """Go on with the first step that has no answer, to the end; then write the inventory."""
-    steps = script()
-    answers = directory / ANSWERS
-    done = len(answers.read_text().splitlines()) if answers.exists() else 0
-    lives = _number_of_life(directory)
-    clock = ManualClock()
-    for step in steps[: done + 1]:
-        clock.advance(step.after_s)
-    begin_step(OPENING)
-    with answers.open("a") as noted:
-        async with Life(directory, kind, lives, clock) as life:
-            for number, step in enumerate(steps[done:], done):
-                if number > done:
-                    clock.advance(step.after_s)
-                begin_step(number)
-                answer = await step.do(life)
-                noted.write(json.dumps([step.name, answer]) + "\n")
-                noted.flush()
-            begin_step(len(steps))
-            inventory = dict(await life.inventory())
-            await life.stop()
-            inventory["violations"] = await life.verify()
-    (directory / INVENTORY).write_text(json.dumps(inventory, indent=1, sort_keys=True))
-
-
-# -- processes ----------------------------------------------------------------------------------
-
-
-class _Recorder(dict[str, Any]):
-    """Takes the place of the armed failpoints: none is, and all that are hit are noted."""
-
-    def __init__(self) -> None:
-        super().__init__(none=None)
-        self.step = OPENING
-        self._counts: dict[tuple[int, str], int] = {}
-        self.hit: list[CrashPoint] = []
-
-    def begin_step(self, step: int) -> None:
-        self.step = step
-
-    def __contains__(self, name: object) -> bool:
-        key = self.step, str(name)
-        self._counts[key] = self._counts.get(key, 0) + 1
-        self.hit.append(CrashPoint(*key, self._counts[key]))
-        return False
-
-
-def _child(directory: Path, kind: str, kill_at: CrashPoint | None, is_recorded: bool) -> int:
-    recorder = _Recorder()
-
-    def begin_step(step: int) -> None:
-        armed = ""
-        if kill_at is not None and kill_at.step == step:
-            armed = f"{kill_at.name}=kill:{kill_at.nth}"
-        wal.failpoint.arm(armed)
-
-    if is_recorded:
-        wal.failpoint._armed = recorder
-        begin_step = recorder.begin_step
-    try:
-        asyncio.run(live(directory, kind, begin_step))
-    except BaseException:
-        traceback.print_exc()
-        return 1
-    if is_recorded:
-        (directory / RECORDED).write_text(json.dumps(recorder.hit))
-    return 0
-
-
-def _serve() -> None:
-    """Fork a child for each line of the input, and answer how it ended."""
-    for line in sys.stdin:
-        directory, kind, kill_at, is_recorded = json.loads(line)
-        child = os.fork()
-        if child == 0:
-            point = None if kill_at is None else CrashPoint(*kill_at)
-            os._exit(_child(Path(directory), kind, point, is_recorded))
-        _, status = os.waitpid(child, 0)
-        print(os.waitstatus_to_exitcode(status), flush=True)
-
-
-class Lives:
-    """A process that has imported everything, and forks a child for every life."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, __file__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-        )
-
-    def recorded(self, directory: Path, kind: str) -> Sequence[CrashPoint]:
-        """The whole script in one life; all points that it came to, in order."""
-        assert self._live(directory, kind, None, is_recorded=True)
-        return [CrashPoint(*point) for point in json.loads((directory / RECORDED).read_text())]
-
-    def live(self, directory: Path, kind: str, kill_at: CrashPoint | None = None) -> bool:
-        """One life in `directory`, to its end or, which is False, to its death at `kill_at`."""
-        return self._live(directory, kind, kill_at, is_recorded=False)
-
-    def _live(
-        self, directory: Path, kind: str, kill_at: CrashPoint | None, *, is_recorded: bool
-    ) -> bool:
-        directory.mkdir(exist_ok=True, parents=True)
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        request = json.dumps([str(directory), kind, kill_at, is_recorded])
-        self._process.stdin.write(request + "\n")
-        self._process.stdin.flush()
-        status = self._process.stdout.readline().strip()
-        if status not in ("0", str(-signal.SIGKILL)):
-            raise AssertionError(f"{kill_at}: ended with {status}: {self.close()}")
-        return status == "0"
-
-    def close(self) -> str:
-        """End the process; what it and its children complained about."""
-        _, complaints = self._process.communicate()
-        return complaints
-
-
 def _body(key: ObjectKey, size: int) -> BytesBody:
     """What lies under `key`: of a WAL object enough for its notes to be read when it is deleted."""
     if not key.startswith(WAL_PREFIX):
@@ -778,7 +485,3 @@ def _body(key: ObjectKey, size: int) -> BytesBody:
     )
     plan = plan_wal_object(identity, [entry])
     return BytesBody(plan.header, bytes(size), plan.footer)
-
-
-if __name__ == "__main__":
-    _serve()

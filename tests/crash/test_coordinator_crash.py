@@ -1,6 +1,6 @@
 """SIGKILL at every named point of whatever coordinators do: nothing acknowledged is lost.
 
-A script (tests/crash/broker_life.py) commits, rolls, deletes, snapshots, hands files over, scans
+A script (tests/crash/life_script.py) commits, rolls, deletes, snapshots, hands files over, scans
 for orphans and restarts. It is first run in one life, which tells every failpoint it comes to and
 how often, and what there is in the end. Then it is run again and again, in lives that are killed at
 one of those points each and go on where the last one died. Wherever they died:
@@ -23,19 +23,10 @@ from itertools import groupby
 from pathlib import Path
 
 import pytest
-from broker_life import (
-    ANSWERS,
-    DOOMED,
-    INVENTORY,
-    KEPT,
-    LOG_KINDS,
-    OPENING,
-    SETTINGS,
-    CrashPoint,
-    Lives,
-    script,
-)
 
+from tests.crash.broker_life import DOOMED, KEPT, LOG_KINDS, SETTINGS
+from tests.crash.killed_lives import ANSWERS, INVENTORY, OPENING, CrashPoint, Lives
+from tests.crash.life_script import script
 from tests.support.coordinator_model import CoordinatorModel
 from tests.support.exhaustive import IS_EXHAUSTIVE
 from wal import failpoint

@@ -253,3 +253,11 @@ def offsets_of(result: ReadResult) -> list[tuple[int, int]]:
         assert header.partition_leader_epoch == 0
         found.append((header.base_offset, header.last_offset))
     return found
+
+
+def a_segment(setting: Setting, base: int, last: int) -> SegmentExtent:
+    setting.segments.batches = [
+        Encoded(offset, offset, build_batch([Row()], base_offset=offset, leader_epoch=0))
+        for offset in range(base, last + 1)
+    ]
+    return SegmentExtent(ObjectKey("segments/s"), 5_000, Offset(base), Offset(last), NOW_MS)

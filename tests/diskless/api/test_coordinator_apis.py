@@ -1,31 +1,23 @@
 """The coordinators' operations on a broker's listener, over a real socket."""
 
 import asyncio
-import random
-import re
-import struct
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from structlog.testing import capture_logs
 
 from diskless.api import RunningOperations, coordinator_apis
 from diskless.api.coordinator import diskless_find_batches
-from diskless.authorization import AllowEverything, Authorizer
 from diskless.loop.early_end import EarlyEnd
 from diskless.loop.long_work import PORTION_TOPICS, done_at_once
-from diskless.ports import ClientInfo, ListOffsetsResult
-from diskless.server.registry import ApiRegistry, Request
+from diskless.ports import ClientInfo
+from diskless.server.registry import Request
 from metadata import operations as ops
 from metadata.acls import AclBinding, AclFilter, DeletedAcls, PatternType, Permission
-from metadata.clients.coordinator_client import TIMEOUT_MS, CoordinatorClient
-from metadata.clients.wire_client import WireClient
-from metadata.messages.codec import Operation
+from metadata.clients.coordinator_client import CoordinatorClient
 from metadata.messages.find_batches import FindBatchesMessage
 from metadata.messages.shapes import Addressed
 from metadata.rewrites import (
@@ -39,18 +31,27 @@ from metadata.rewrites import (
     RewrittenSegment,
 )
 from metadata.scram.credentials import ScramCredential
+from tests.support.coordinator_listener import (
+    EXTENT,
+    KEY,
+    A,
+    B,
+    Coordinators,
+    Search,
+    Serving,
+    ask,
+    batch_fields,
+    codes_of,
+    serving,
+)
 from tests.support.coordinator_samples import SAMPLES, told
-from tests.support.kafka_fakes import DenyEverything, running_broker
+from tests.support.kafka_fakes import DenyEverything
 from tests.support.kafka_raw_client import RawClient
-from tests.support.kip_1164_schemas import SCHEMAS, Field, decode, encode
 from tests.support.profiles import examples
-from wal.clock import SystemClock
 from wal.coordinates import BatchExtent, ByteOffset, ObjectKey, Offset, TopicIdPartition
 from wal.errors import (
     ClusterAuthorizationFailed,
     CommitFailed,
-    CommitOutcomeUnknown,
-    CorruptObject,
     DisklessError,
     InvalidConfig,
     InvalidPartitions,
@@ -63,92 +64,6 @@ from wal.errors import (
     UnknownPartition,
     UnknownTopicId,
 )
-
-A, B = UUID(int=0xA), UUID(int=0xB)
-KEY = ObjectKey("wal/00/X")
-EXTENT = ops.WalExtent(KEY, ByteOffset(0), 9, Offset(5), Offset(9), 1, 50, 0, 100)
-
-
-class Coordinators(CoordinatorClient):
-    """Answers each operation with what a test put there, or fails, or waits until it is let go."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[str, Any, int]] = []
-        self.answers: dict[str, Any] = {}
-        self.usual: Any = None
-        self.error: BaseException | None = None
-        self.let_go = asyncio.Event()
-        self.let_go.set()
-        self.finished: list[str] = []
-
-    async def call(
-        self, operation: Operation[Any, Any], request: Any, *, timeout_ms: int = TIMEOUT_MS
-    ) -> Any:
-        plain = operation.name.removeprefix("Diskless").removeprefix("Coordinator")
-        name = re.sub(r"(?<=.)(?=[A-Z])", "_", plain).lower()
-        self.calls.append((name, request, timeout_ms))
-        await self.let_go.wait()
-        self.finished.append(name)
-        if self.error is not None:
-            raise self.error
-        return self.answers.get(name, self.usual)
-
-
-class Search:
-    """Finds what is asked of it ten offsets into the extent."""
-
-    async def exact(self, timestamp: int, listed: ops.ListedOffset) -> ListOffsetsResult:
-        assert listed.extent is not None
-        if timestamp == 666:
-            return ListOffsetsResult(error=CorruptObject("damaged"))
-        return ListOffsetsResult(None, listed.extent.base_offset + 10, timestamp + 1)
-
-
-class Serving:
-    def __init__(
-        self,
-        client: WireClient,
-        coordinators: Coordinators,
-        running: RunningOperations,
-        address: tuple[str, int],
-        bootstrap: str,
-    ) -> None:
-        self.client = client
-        self.coordinators = coordinators
-        self.running = running
-        self.address = address
-        self.bootstrap = bootstrap
-
-
-@asynccontextmanager
-async def serving(authorizer: Authorizer | None = None) -> AsyncIterator[Serving]:
-    coordinators: Any = Coordinators()
-    async with RunningOperations() as running:
-        allowed = authorizer or AllowEverything()
-        apis = ApiRegistry(coordinator_apis(coordinators, Search(), running, allowed))
-        async with running_broker(apis=apis) as broker:
-            host, port = broker.server.address
-            clock = SystemClock()
-            async with WireClient(host, port, clock=clock, rng=random.Random(1)) as client:
-                yield Serving(client, coordinators, running, (host, port), broker.bootstrap)
-
-
-def schema(key: int, kind: str) -> Sequence[Field]:
-    (title,) = [title for title in SCHEMAS if title.startswith(f"{key} ") and title.endswith(kind)]
-    return SCHEMAS[title]
-
-
-async def ask(address: tuple[str, int], key: int, values: Mapping[str, Any]) -> dict[str, Any]:
-    """A request by somebody who knows the KIP's schemas and nothing else of ours."""
-    raw = await RawClient.connect(address)
-    header = struct.pack(">hhih", key, 0, 9, 3) + b"kip" + b"\x00"
-    body = encode(schema(key, "request"), values)
-    await raw.send(struct.pack(">i", len(header) + len(body)) + header + body)
-    correlation_id, rest = await raw.receive()
-    await raw.close()
-    assert (correlation_id, rest[:1]) == (9, b"\x00")
-    return decode(schema(key, "response"), rest[1:], skips_tags=True)
-
 
 # --- every operation ------------------------------------------------------------------------------
 
@@ -412,26 +327,6 @@ async def ask_for(s: Serving, key: int, count: int) -> Mapping[str, Any]:
     return await ask(s.address, key, {"TimeoutMs": 9_000, **topics, **requests.get(key, {})})
 
 
-def batch_fields(**fields: Any) -> dict[str, Any]:
-    return {
-        "Magic": 2, "RequestId": 1, "TopicId": A, "PartitionIndex": 0, "ByteOffset": 0, "Size": 70,
-        "BaseOffset": 0, "LastOffset": 0, "BatchMaxTimestamp": 5, "TimestampType": 0,
-        "ProducerId": -1, "ProducerEpoch": -1, "BaseSequence": -1, "LastSequence": -1, **fields,
-    }  # fmt: skip
-
-
-def codes_of(values: Any) -> Any:
-    """Every ErrorCode in a response, in order."""
-    if isinstance(values, list):
-        for value in values:
-            yield from codes_of(value)
-    elif isinstance(values, dict):
-        if "ErrorCode" in values:
-            yield values["ErrorCode"]
-        for value in values.values():
-            yield from codes_of(value)
-
-
 async def test_errors_belong_to_entries_and_keep_the_order_of_the_request() -> None:
     async with serving() as s:
         s.coordinators.answers["delete_records"] = [
@@ -574,142 +469,6 @@ async def test_when_nothing_is_good_nobody_is_asked() -> None:
         assert type(error) is InvalidTopic
         assert await s.client.create_partitions([]) == []
         assert s.coordinators.calls == []
-
-
-# --- time -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("timeout_ms", [1, 0, -5])
-async def test_when_the_time_is_up_every_entry_says_so_and_the_operation_goes_on(
-    timeout_ms: int,
-) -> None:
-    async with serving() as s:
-        s.coordinators.let_go.clear()
-        commit = {
-            "ObjectKey": "k",
-            "ObjectFormat": 1,
-            "FileSize": 300,
-            "OwnerIds": [0],
-            "Batches": [batch_fields(), batch_fields(Magic=1)],
-            "TimeoutMs": timeout_ms,
-        }
-        values = await ask(s.address, 95, commit)
-        assert [row["ErrorCode"] for row in values["Batches"]] == [7, 87]
-        assert (s.coordinators.finished, len(s.running)) == ([], 1)
-        s.coordinators.let_go.set()
-        await asyncio.wait(s.running._tasks)
-        assert s.coordinators.finished == ["commit_file"]
-
-
-async def test_a_read_whose_time_is_up_may_be_repeated() -> None:
-    async with serving() as s:
-        s.coordinators.let_go.clear()
-        values = await ask_for_listing(s, timeout_ms=1)
-        assert list(codes_of(values)) == [15]
-        with pytest.raises(CommitFailed):
-            await s.client.list_offsets(
-                [ops.ListOffsets(TopicIdPartition(A, 0), -1)], timeout_ms=30
-            )
-
-
-async def ask_for_listing(s: Serving, *, timeout_ms: int) -> Mapping[str, Any]:
-    partitions = [{"PartitionIndex": 0, "Timestamp": -1}]
-    topics = [{"TopicId": A, "Partitions": partitions}]
-    return await ask(s.address, 97, {"Topics": topics, "TimeoutMs": timeout_ms})
-
-
-async def test_an_operation_that_nobody_waits_for_may_fail_without_harm() -> None:
-    async with serving() as s:
-        s.coordinators.let_go.clear()
-        await ask_for_listing(s, timeout_ms=0)
-        await ask_for_listing(s, timeout_ms=0)
-        s.coordinators.error = CommitOutcomeUnknown("nobody hears it")
-        with capture_logs() as logs:
-            s.coordinators.let_go.set()
-            await asyncio.wait(s.running._tasks)
-        assert logs == []
-
-
-async def test_a_bug_that_shows_when_nobody_waits_is_logged() -> None:
-    async with serving() as s:
-        s.coordinators.let_go.clear()
-        await ask_for_listing(s, timeout_ms=0)
-        s.coordinators.error = ZeroDivisionError("a bug")
-        with capture_logs() as logs:
-            s.coordinators.let_go.set()
-            await asyncio.wait(s.running._tasks)
-            await asyncio.sleep(0)
-        assert [(log["event"], log["operation"]) for log in logs] == [
-            ("operation failed", "DisklessListOffsets")
-        ]
-
-
-async def test_leaving_ends_what_still_runs() -> None:
-    async with serving() as s:
-        s.coordinators.let_go.clear()
-        await ask_for_listing(s, timeout_ms=0)
-        running = s.running
-        assert len(running) == 1
-    assert len(running) == 0
-    assert s.coordinators.finished == []
-
-
-async def test_a_time_out_of_the_operations_own_is_not_taken_for_the_requests() -> None:
-    async with serving() as s:
-        s.coordinators.error = TimeoutError("inside")
-        with capture_logs(), pytest.raises(CommitFailed, match="lost"):
-            await s.client.list_offsets([ops.ListOffsets(TopicIdPartition(A, 0), -1)])
-
-
-# --- connections ----------------------------------------------------------------------------------
-
-
-async def test_commits_of_one_connection_reach_the_coordinators_in_their_order() -> None:
-    async with serving() as s:
-        s.coordinators.let_go.clear()
-        s.coordinators.answers["commit_file"] = []
-        commits = [
-            asyncio.create_task(
-                s.client.commit_file(
-                    ops.CommitFile(
-                        object_key=ObjectKey(str(number)),
-                        file_size_bytes=1,
-                        uploader_broker_id=1,
-                        batches=[],
-                    )
-                )
-            )
-            for number in range(50)
-        ]
-        await asyncio.sleep(0)
-        s.coordinators.let_go.set()
-        await asyncio.gather(*commits)
-        keys = [message.file.object_key for _, message, _ in s.coordinators.calls]
-        assert keys == [str(number) for number in range(50)]
-
-
-@pytest.mark.parametrize("key", sorted(samples.operation.key for samples in SAMPLES.values()))
-async def test_bytes_that_are_no_request_end_their_connection_alone(key: int) -> None:
-    async with serving() as s:
-        header = struct.pack(">hhih", key, 0, 9, 3) + b"kip" + b"\x00"
-        for body in (b"", b"\xff" * 40):
-            raw = await RawClient.connect(s.address)
-            await raw.send(struct.pack(">i", len(header) + len(body)) + header + body)
-            assert await raw.is_closed_by_server()
-            await raw.close()
-        assert s.coordinators.calls == []
-        s.coordinators.answers["list_offsets"] = [ops.ListedOffset(3)]
-        (answer,) = await s.client.list_offsets([ops.ListOffsets(TopicIdPartition(A, 0), -1)])
-        assert answer.offset == 3
-
-
-async def test_another_version_ends_the_connection() -> None:
-    async with serving() as s:
-        raw = await RawClient.connect(s.address)
-        header = struct.pack(">hhih", 95, 1, 9, 3) + b"kip" + b"\x00"
-        await raw.send(struct.pack(">i", len(header)) + header)
-        assert await raw.is_closed_by_server()
-        await raw.close()
 
 
 # --- who may know ---------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The batch reader: what it serves of chunks, objects and segments, and what damage does."""
+"""The batch reader: which batches of chunks, objects and segments it serves, and in what turns."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Sequence
@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diskless.fetch.read_memory import KEPT_FROM_BYTES, ReadMemory
 from diskless.loop.long_work import SLICE_S
 from diskless.replica.batch_reader import ReadRequest, ReadResult
-from diskless.replica.batch_stamping import BATCHES_AT_ONCE, GATHERED_FROM_BYTES
-from metadata.operations import SegmentExtent, WalExtent
+from diskless.replica.batch_stamping import BATCHES_AT_ONCE
+from metadata.operations import WalExtent
 from tests.support.batch_builder import Row, build_batch
 from tests.support.batch_reader_setting import (
     COLD_AFTER_MS,
@@ -21,8 +20,8 @@ from tests.support.batch_reader_setting import (
     NOW_MS,
     OTHER,
     PARTITION,
-    Encoded,
     Setting,
+    a_segment,
     batch,
     extent_of,
     in_place,
@@ -31,14 +30,10 @@ from tests.support.batch_reader_setting import (
 from tests.support.profiles import examples
 from tests.support.until import until
 from wal.caches.object_cache import ObjectCacheSettings
-from wal.chunks.sealed_chunk import SealedChunk
-from wal.chunks.wal_object import WalObjectBody
 from wal.coordinates import (
     CREATE_TIME,
     LOG_APPEND_TIME,
-    ByteOffset,
     ObjectKey,
-    Offset,
 )
 from wal.errors import (
     CorruptObject,
@@ -47,7 +42,7 @@ from wal.errors import (
     ObjectStoreUnavailable,
 )
 from wal.records.batch_preparation import SUMMED_AT_ONCE_BYTES
-from wal.records.record_batch import iterate_headers, parse_header
+from wal.records.record_batch import parse_header
 
 
 @pytest.fixture
@@ -95,108 +90,6 @@ async def test_append_time_is_stamped_where_the_topic_has_it(setting: Setting) -
     assert offsets_of(result) == [(0, 1)]
     header = parse_header(b"".join(result.records))
     assert (header.timestamp_type, header.max_timestamp_ms) == (LOG_APPEND_TIME, NOW_MS - 1_234)
-
-
-# Shared memory
-
-
-LARGE = GATHERED_FROM_BYTES
-
-
-@pytest.mark.parametrize("timestamp_type", [CREATE_TIME, LOG_APPEND_TIME])
-async def test_large_batches_are_served_as_views_of_what_is_cached(
-    tmp_path: Path, timestamp_type: int
-) -> None:
-    async with in_place(tmp_path, block_bytes=8 * LARGE) as setting:
-        sent = [batch(bytes([n]) * (100 if n == 2 else LARGE)) for n in range(5)]
-        key = await setting.put(*sent)
-        extent = extent_of(key, sent, base_offset=7, timestamp_type=timestamp_type, age_ms=9)
-        result = await setting.read(extent, offset=7)
-        assert result.error is None
-        assert offsets_of(result) == [(n, n) for n in range(7, 12)]
-        (cached,) = await setting.cache.read(key, 0, extent.length_bytes, extent.length_bytes)
-        shared = [
-            record for record in result.records
-            if isinstance(record, memoryview) and record.obj is cached.obj
-        ]  # fmt: skip
-        assert sum(map(len, shared)) == sum(len(data) - 61 for data in sent if len(data) > LARGE)
-        for data, (_, header) in zip(sent, iterate_headers(b"".join(result.records)), strict=True):
-            if timestamp_type == LOG_APPEND_TIME:
-                assert (header.timestamp_type, header.max_timestamp_ms) == (1, NOW_MS - 9)
-            else:
-                assert header.crc == parse_header(data).crc
-        assert cached == b"".join(sent), "nobody wrote to it"
-        again = await setting.read(extent, offset=7)
-        assert b"".join(again.records) == b"".join(result.records)
-        skipping = await setting.read(extent, offset=10)
-        assert offsets_of(skipping) == [(10, 10), (11, 11)]
-        assert len(offsets_of(await setting.read(extent, offset=7, max_bytes=3 * LARGE))) == 3
-
-
-async def test_an_answer_keeps_no_block_of_which_it_has_little(tmp_path: Path) -> None:
-    async with in_place(tmp_path, block_bytes=16 * LARGE, read_bytes_min=1) as setting:
-        sent = [batch(bytes([n]) * (LARGE + n)) for n in range(6)]
-        key = await setting.put(*sent)
-        end = sum(map(len, sent))
-        parts = [
-            extent_of(key, [data], start=sum(map(len, sent[:n])), object_bytes=end)
-            for n, data in enumerate(sent)
-        ]
-
-        async def shared_bytes(count: int) -> int:
-            requests = [ReadRequest(PARTITION, 0, MUCH, [part]) for part in parts[:count]]
-            results = await setting.reader.read(requests, max_bytes=MUCH)
-            assert [offsets_of(result) for result in results] == [[(0, 0)]] * count
-            (cached,) = await setting.cache.read(key, 0, end, end)
-            return sum(
-                len(record) for result in results for record in result.records
-                if isinstance(record, memoryview) and record.obj is cached.obj
-            )  # fmt: skip
-
-        assert await shared_bytes(2) == 0
-        assert await shared_bytes(4) > 4 * LARGE - 1_000, "partitions keep it together"
-
-
-async def test_an_answer_keeps_no_row_group_of_which_it_has_little(setting: Setting) -> None:
-    made = [
-        build_batch([Row(NOW_MS, None, bytes([n]) * LARGE)], base_offset=n, leader_epoch=0)
-        for n in range(8)
-    ]
-    group, size = memoryview(b"".join(made)), len(made[0])
-    segment = a_segment(setting, 0, 7)
-    setting.segments.batches = [Encoded(n, n, group[n * size : (n + 1) * size]) for n in range(8)]
-
-    async def shared(count: int) -> int:
-        result = await setting.read(segment, offset=1, max_bytes=count * size)
-        assert b"".join(result.records) == group[size : (1 + count) * size]
-        return sum(
-            isinstance(record, memoryview) and record.obj is group.obj for record in result.records
-        )
-
-    assert [await shared(count) for count in (1, 3, 4, 7)] == [0, 0, 4, 7]
-    # What was made in several pieces of memory is judged piece by piece.
-    setting.segments.batches[5:] = [
-        Encoded(n, n, memoryview(data)) for n, data in enumerate(made[5:], 5)
-    ]
-    result = await setting.read(segment, offset=4, max_bytes=3 * size)
-    assert b"".join(result.records) == group[4 * size : 7 * size]
-    owners = [record.obj for record in result.records if isinstance(record, memoryview)]
-    assert owners[1:] == made[5:7]
-    assert owners[0] is not group.obj
-
-
-async def test_damage_of_a_large_batch_is_fetched_anew_and_then_an_error(tmp_path: Path) -> None:
-    async with in_place(tmp_path, block_bytes=8 * LARGE) as setting:
-        sent = [batch(bytes(LARGE)), batch(bytes(LARGE))]
-        extent = extent_of(await setting.put(*sent), sent)
-        setting.store.flips_left = 1
-        assert offsets_of(await setting.read(extent)) == [(0, 0), (1, 1)]
-        assert setting.store.statistics().gets == 2
-        setting.store.damage(extent.object_key, len(sent[0]) + 100)
-        await setting.cache.invalidate(extent.object_key)
-        result = await setting.read(extent)
-        assert offsets_of(result) == [(0, 0)]
-        assert isinstance(result.error, CorruptObject)
 
 
 # Which batches
@@ -436,103 +329,6 @@ async def test_damage_behind_what_was_read_is_found_when_it_is_read(tmp_path: Pa
         assert (third.size_bytes, type(third.error)) == (0, CorruptObject)
 
 
-# Damage
-
-
-async def test_what_lies_before_the_damage_is_served_and_the_damage_is_an_error(
-    setting: Setting,
-) -> None:
-    sent = [batch(), batch(), batch()]
-    key = await setting.put(*sent)
-    extent = extent_of(key, sent)
-    setting.store.damage(key, 2 * len(sent[0]) - 5)
-    before = await setting.read(extent)
-    assert offsets_of(before) == [(0, 0)]
-    assert isinstance(before.error, CorruptObject)
-    at = await setting.read(extent, offset=1)
-    assert (at.size_bytes, type(at.error)) == (0, CorruptObject)
-    assert str(key) in str(at.error)
-
-
-@pytest.mark.parametrize("position", range(61))
-async def test_a_flipped_bit_anywhere_in_a_header_never_gives_wrong_offsets(
-    setting: Setting, position: int
-) -> None:
-    """Also where the damaged batch is only walked over to find the offsets of the next ones."""
-    sent = [batch(b"a", b"b"), batch(b"c", b"d"), batch(b"e", b"f")]
-    key = await setting.put(*sent)
-    extent = extent_of(key, sent)
-    right = b"".join((await setting.read(extent)).records)
-    await setting.cache.invalidate(key)
-    setting.store.damage(key, position)
-    for offset in range(6):
-        result = await setting.read(extent, offset=offset)
-        served = b"".join(result.records)
-        assert served in (b"", right, right[len(sent[0]) :], right[2 * len(sent[0]) :])
-        if position >= 16 or 8 <= position < 12:  # the others are written anew anyway
-            assert isinstance(result.error, CorruptObject)
-            assert served == b""
-
-
-async def test_damage_in_one_partition_is_nothing_to_the_others(setting: Setting) -> None:
-    first, second = [batch(b"1")], [batch(b"2")]
-    key = await setting.put(*first, *second)
-    both = len(first[0]) + len(second[0])
-    setting.store.damage(key, len(first[0]) - 1)
-    results = await setting.reader.read(
-        [
-            ReadRequest(PARTITION, 0, MUCH, [extent_of(key, first, object_bytes=both)]),
-            ReadRequest(OTHER, 0, MUCH, [extent_of(key, second, start=len(first[0]))]),
-        ],
-        max_bytes=MUCH,
-    )
-    assert isinstance(results[0].error, CorruptObject)
-    assert results[1].error is None
-    assert offsets_of(results[1]) == [(0, 0)]
-
-
-async def test_damage_on_the_way_heals_by_asking_once_more(setting: Setting) -> None:
-    sent = [batch()]
-    extent = extent_of(await setting.put(*sent), sent)
-    setting.store.flips_left = 1
-    result = await setting.read(extent)
-    assert result.error is None
-    assert offsets_of(result) == [(0, 0)]
-    assert setting.store.statistics().gets == 2
-    assert await setting.read_extent(extent) == sent[0]
-
-
-async def test_an_extent_whose_batches_do_not_fit_its_offsets_is_damage(setting: Setting) -> None:
-    sent = [batch(b"a", b"b")]
-    extent = extent_of(await setting.put(*sent), sent)
-    result = await setting.read(extent._replace(last_offset=Offset(5)))
-    assert isinstance(result.error, CorruptObject)
-
-
-async def test_a_store_that_is_away_is_an_error_and_then_forgotten(setting: Setting) -> None:
-    sent = [batch()]
-    extent = extent_of(await setting.put(*sent), sent)
-    setting.store.read_error = ObjectStoreUnavailable("away")
-    assert isinstance((await setting.read(extent)).error, ObjectStoreUnavailable)
-    setting.store.read_error = None
-    assert (await setting.read(extent)).error is None
-
-
-async def test_a_look_at_records_heals_or_names_the_damaged_object(setting: Setting) -> None:
-    sent = [batch(), batch()]
-    key = await setting.put(*sent)
-    extent = extent_of(key, sent)
-    setting.store.flips_left = 1
-    assert await setting.read_extent(extent) == b"".join(sent)
-    setting.store.damage(key, 80)
-    await setting.cache.invalidate(key)
-    with pytest.raises(CorruptObject, match="wal/00/object"):
-        await setting.read_extent(extent)
-    setting.store.read_error = ObjectStoreUnavailable("away")
-    with pytest.raises(ObjectStoreUnavailable):
-        await setting.read_extent(extent)
-
-
 # Long work
 
 
@@ -601,129 +397,6 @@ async def test_a_few_small_batches_are_served_in_the_turn_they_are_asked_for(
     with pytest.raises(StopIteration) as end:
         reading.send(None)
     assert offsets_of(end.value.value) == [(0, 0), (1, 1)]
-
-
-# Own chunks
-
-
-async def own_chunk(setting: Setting) -> tuple[SealedChunk, WalExtent]:
-    """Two batches in a chunk that was uploaded too."""
-    sent = [batch(b"a"), batch(b"b")]
-    chunk = setting.chunk_of(*sent)
-    await setting.store.put(chunk.object_key, WalObjectBody(chunk, chunk.plan))
-    extent = extent_of(
-        chunk.object_key,
-        sent,
-        start=chunk.plan.extents[0].byte_offset,
-        object_bytes=chunk.plan.object_bytes,
-    )
-    setting.directory.mark_committed(chunk)
-    return chunk, extent
-
-
-def harm_file(chunk: SealedChunk, harm: str) -> None:
-    path = Path(chunk.data_path)
-    content = bytearray(path.read_bytes())
-    if harm == "missing":
-        path.unlink()
-    elif harm == "short":
-        path.write_bytes(content[:-1])
-    else:
-        content[-chunk.data_bytes + 30] ^= 1  # in the header of the first batch
-        path.write_bytes(content)
-
-
-async def test_the_brokers_own_chunk_is_read_without_asking_the_store(setting: Setting) -> None:
-    _, extent = await own_chunk(setting)
-    assert offsets_of(await setting.read(extent)) == [(0, 0), (1, 1)]
-    assert setting.store.statistics().gets == 0
-    assert setting.reader.statistics().chunk_bytes == extent.length_bytes
-
-
-@pytest.mark.parametrize("harm", ["missing", "short", "flipped"])
-async def test_a_chunk_that_is_no_good_is_replaced_by_its_object(
-    setting: Setting, harm: str
-) -> None:
-    chunk, extent = await own_chunk(setting)
-    harm_file(chunk, harm)
-    result = await setting.read(extent)
-    assert result.error is None
-    assert offsets_of(result) == [(0, 0), (1, 1)]
-    assert setting.store.statistics().gets > 0
-    assert len(await setting.read_extent(extent)) == extent.length_bytes
-
-
-async def test_a_damaged_chunk_while_the_store_is_away_is_no_damage_of_the_log(
-    setting: Setting,
-) -> None:
-    chunk, extent = await own_chunk(setting)
-    harm_file(chunk, "flipped")
-    setting.store.read_error = ObjectStoreUnavailable("away")
-    assert isinstance((await setting.read(extent)).error, ObjectStoreUnavailable)
-    setting.store.read_error = None
-    assert (await setting.read(extent)).error is None
-
-
-async def test_a_range_the_chunk_does_not_have_is_asked_of_the_store(setting: Setting) -> None:
-    _, extent = await own_chunk(setting)
-    beyond = extent._replace(byte_offset=ByteOffset(extent.object_bytes))
-    result = await setting.read(beyond)
-    assert result.size_bytes == 0
-    assert isinstance(result.error, CorruptObject)
-
-
-async def test_memory_of_an_answer_is_not_read_into_while_the_answer_is_there(
-    setting: Setting,
-) -> None:
-    sent = [batch(bytes([number]) * KEPT_FROM_BYTES) for number in range(3)]
-    reads = []
-    for number, data in enumerate(sent):
-        chunk = setting.chunk_of(data)
-        reads.append(extent_of(chunk.object_key, [data], start=chunk.plan.extents[0].byte_offset,
-                               base_offset=number))  # fmt: skip
-    first = await setting.read(reads[0])
-    slow_reader = memoryview(first.records[0])[100:]
-    seen = bytes(slow_reader)
-    del first
-    for extent in reads[1:]:
-        result = await setting.read(extent)
-        assert offsets_of(result) == [(extent.base_offset, extent.last_offset)]
-        del result
-        # The thread that read it may hold it for a moment longer.
-        await until(lambda: setting.memory.idle_bytes == 2 * KEPT_FROM_BYTES)
-    assert slow_reader == seen
-    slow_reader.release()
-    assert setting.memory.idle_bytes == 4 * KEPT_FROM_BYTES
-
-
-async def test_what_the_disk_tier_has_is_read_into_an_answer_and_stamped_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with in_place(tmp_path, block_bytes=1 << 20, disk_bytes=1 << 20) as setting:
-        sent = [batch(bytes([number]) * 9000) for number in range(20)]
-        key = await setting.put(*sent)
-        extent = extent_of(key, sent, base_offset=7)
-        first = await setting.read(extent)
-        await until(lambda: setting.cache.statistics().disk_bytes == extent.length_bytes)
-        copied: list[int] = []
-        lend = setting.memory.lend
-
-        def lend_for_a_copy(_: ReadMemory, length_bytes: int) -> memoryview:
-            copied.append(length_bytes)
-            return lend(length_bytes)
-
-        # The disk tier has the method from before.
-        monkeypatch.setattr(ReadMemory, "lend", lend_for_a_copy)
-        (in_cache,) = (tmp_path / "cache").iterdir()
-        stored = in_cache.read_bytes()
-        for _ in range(2):
-            again = await setting.read(extent)
-            assert b"".join(again.records) == b"".join(first.records)
-            assert offsets_of(again)[0] == (7, 7)
-        assert setting.cache.statistics().disk_hits == 2
-        assert setting.store.bytes_read == extent.length_bytes
-        assert in_cache.read_bytes() == stored
-        assert copied == []
 
 
 # Old data
@@ -800,14 +473,6 @@ async def test_an_answer_says_where_it_ended(setting: Setting) -> None:
     assert cut.next_offset == 3
     segment = a_segment(setting, 0, 9)
     assert (await setting.read(segment)).next_offset == 10
-
-
-def a_segment(setting: Setting, base: int, last: int) -> SegmentExtent:
-    setting.segments.batches = [
-        Encoded(offset, offset, build_batch([Row()], base_offset=offset, leader_epoch=0))
-        for offset in range(base, last + 1)
-    ]
-    return SegmentExtent(ObjectKey("segments/s"), 5_000, Offset(base), Offset(last), NOW_MS)
 
 
 async def test_segments_and_objects_are_read_as_one(setting: Setting) -> None:
