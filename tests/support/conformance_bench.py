@@ -16,30 +16,18 @@ WAL object with real RecordBatches first, for cases that look at timestamps of r
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, Self, cast
-from uuid import UUID
 
-from prometheus_client import CollectorRegistry
 from sqlalchemy import Connection, select
 
-from diskless.api import RunningOperations, coordinator_apis
-from diskless.authorization import AllowEverything
 from diskless.ports import ListOffsetsResult
 from diskless.replica.batch_reader import BatchReader
 from diskless.replica.timestamp_search import TimestampSearch
-from diskless.request_metrics import RequestMetrics
-from diskless.server.registry import ApiRegistry
-from diskless.server.server import KafkaServer
-from diskless.server.server_settings import ServerSettings
 from metadata import operations as ops
 from metadata.clients.coordinator_client import CoordinatorClient
-from metadata.clients.local_client import LocalClient
-from metadata.clients.wire_client import WireClient
-from metadata.coordinator.candidate import Candidate
 from metadata.coordinator.coordinator import PartitionCoordinator
-from metadata.coordinator.metadata_partition import MetadataPartition
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.replica.replica import Replica
 from metadata.replica.snapshots import SnapshotStore
@@ -54,17 +42,14 @@ from metadata.workers.producer_expiry import ProducerExpiry
 from metadata.workers.retention import RetentionWorker
 from metadata.workers.snapshot_keeper import SnapshotKeeper, SnapshotSettings
 from tests.support.batch_builder import Row, build_batch
+from tests.support.conformance_life import BrokerLife
 from tests.support.contender import until
 from tests.support.coordinator_bench import rolled
-from tests.support.listeners import plain_listener
-from tests.support.log_media import LEASE_MS, TICK_S, Medium, sleep_a_little
-from tests.support.stepped_store import Fate, Steps
+from tests.support.log_media import LEASE_MS, TICK_S, Medium
 from tests.support.written_records import WrittenRecords
-from wal.chunks.buffer import BufferPool
 from wal.clock import ManualClock
 from wal.coordinates import CREATE_TIME, BatchExtent, ByteOffset, ObjectKey, TopicIdPartition
 from wal.errors import DisklessError, Rejected, UnknownFile
-from wal.failpoint import FailpointError
 from wal.inflation_budget import InflationBudget
 from wal.stores.object_store import BytesBody, ObjectStore
 from wal.ulid import mint_ulid, wal_object_key
@@ -77,147 +62,6 @@ _LOOKS: Final = 100
 
 Rows = Mapping[str, Sequence[tuple[Any, ...]]]
 """All rows of a state by table, in the order of their keys."""
-
-
-# -- one life of a broker ----------------------------------------------------------------------
-
-
-class BrokerLife:
-    """A broker between a start and an end: its metadata partitions, and its listener if any."""
-
-    def __init__(
-        self,
-        bench: "ConformanceBench",
-        broker_id: int,
-        directory: Path,
-        past: Sequence[UUID] = (),
-    ) -> None:
-        self.broker_id = broker_id
-        self.directory = directory
-        self.steps = Steps()
-        self.incarnation = UUID(int=bench.rng.getrandbits(128), version=4)
-        self.past: Final = (*past, self.incarnation)
-        self._bench = bench
-        self._stack = AsyncExitStack()
-        self.partitions: list[MetadataPartition] = []
-        self.local: LocalClient
-        self.client: CoordinatorClient
-        self.task: asyncio.Task[None]
-
-    def _candidate(self) -> Candidate:
-        return Candidate(
-            broker_id=self.broker_id,
-            host=f"broker-{self.broker_id}",
-            port=9092,
-            incarnation=self.incarnation,
-            past_incarnations=self.past[:-1],
-        )
-
-    async def start(self) -> None:
-        """Follow every metadata partition, and stand for it."""
-        async with AsyncExitStack() as stack:
-            for index in range(self._bench.coordinators):
-                partition = await self._partition(index)
-                self.partitions.append(await stack.enter_async_context(partition))
-            self.local = LocalClient(self.partitions, rng=self._bench.rng)
-            self.task = asyncio.create_task(self._run())
-            stack.push_async_callback(self._end)
-            self.client = await self._connected(stack) if self._bench.over_the_wire else self.local
-            self._stack = stack.pop_all()
-
-    async def _partition(self, index: int) -> MetadataPartition:
-        bench = self._bench
-        return MetadataPartition(
-            Replica(
-                self.directory / str(index),
-                settings=bench.settings,
-                coordinator_id=index,
-                snapshots=bench.snapshots(index),
-                catalogue=self.partitions[ops.CATALOGUE].replica if self.partitions else None,
-                sleep=sleep_a_little,
-            ),
-            await bench.medium.open(index, self.steps),
-            candidate=self._candidate,
-            workers=lambda _: (),
-            clock=bench.clock,
-            rng=bench.rng,
-            settings=bench.settings,
-            lease_ms=bench.medium.lease_ms,
-            sleep=sleep_a_little,
-        )
-
-    async def _connected(self, stack: AsyncExitStack) -> CoordinatorClient:
-        bench = self._bench
-        running = await stack.enter_async_context(RunningOperations())
-        server = KafkaServer(
-            [plain_listener()],
-            apis=ApiRegistry(
-                coordinator_apis(self.local, bench.search, running, AllowEverything())
-            ),
-            settings=ServerSettings(),
-            pool=BufferPool(8 << 20),
-            clock=bench.clock,
-            metrics=RequestMetrics(CollectorRegistry()),
-        )
-        host, port = (await stack.enter_async_context(server)).address
-        client = WireClient(host, port, clock=bench.clock, rng=bench.rng)
-        return await stack.enter_async_context(client)
-
-    async def _run(self) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            for partition in self.partitions:
-                tasks.create_task(partition.run())
-
-    async def _end(self) -> None:
-        self.task.cancel()
-        try:
-            await self.task
-        except asyncio.CancelledError:
-            pass
-        except BaseExceptionGroup as errors:
-            # A broker that a case let die at a failpoint.
-            if errors.split(FailpointError)[1] is not None:
-                raise
-
-    async def lead(self) -> None:
-        """Return when every metadata partition is led here."""
-        await until(
-            lambda: self.task.done() or self.is_leading,
-            f"broker {self.broker_id} leads",
-        )
-        if self.task.done():
-            self.task.result()
-
-    @property
-    def is_leading(self) -> bool:
-        """Whether every metadata partition is led here."""
-        return all(partition.coordinator is not None for partition in self.partitions)
-
-    async def stop(self) -> None:
-        """A clean stop; one that died at a failpoint is only cleaned up."""
-        await self._stack.aclose()
-
-    def pause(self) -> None:
-        """Nothing of this broker reaches the store of its logs until it is told to go on."""
-        self.steps.held = True
-
-    def go_on(self) -> None:
-        self.steps.held = False
-        self._let(Fate.OK)
-
-    async def die(self) -> None:
-        """Nothing more of this broker reaches the store, so it resigns nothing."""
-        self.pause()
-        self.task.cancel()
-        while not self.task.done():
-            self._let(Fate.AWAY)
-            await asyncio.wait([self.task], timeout=TICK_S)
-        self.steps.held = False
-        await self._stack.aclose()
-
-    def _let(self, fate: Fate) -> None:
-        for waiting in [each for each in self.steps.waiting if not each.fate.done()]:
-            waiting.decide(fate)
 
 
 # -- the bench ---------------------------------------------------------------------------------

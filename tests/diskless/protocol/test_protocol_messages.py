@@ -25,13 +25,12 @@ from diskless.quotas.quota_settings import QuotaSettings
 from diskless.quotas.quotas import QuotaEnforcer
 from diskless.transactions.transaction_numbers import TransactionNumbers
 from diskless.transactions.transaction_router import TransactionRouter
+from tests.support.fake_logs import FakeReplicaManager, FakeTopics
 from tests.support.kafka_fakes import (
     FakeCluster,
     FakeConfigs,
     FakeQuotas,
-    FakeReplicaManager,
     FakeStored,
-    FakeTopics,
     FakeUsers,
 )
 from tests.support.kio_entities import as_fields, entities, promoted, smallest

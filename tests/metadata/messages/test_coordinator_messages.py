@@ -1,9 +1,7 @@
 """The coordinator's messages: as KIP-1164's schemas have them, there and back, and garbage."""
 
 import contextlib
-from collections.abc import Sequence
 from typing import Any
-from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -20,7 +18,8 @@ from metadata.messages.coordinator import (
 )
 from metadata.messages.find_batches import FIND_BATCHES, FindBatchesMessage
 from tests.support.coordinator_samples import SAMPLES, Samples, draw_answers, told
-from tests.support.kip_1164_schemas import SCHEMAS, Field, decode, encode
+from tests.support.kip_1164_schemas import Field, decode, encode
+from tests.support.message_fields import A, B, received, schema, tagged
 from tests.support.profiles import examples
 from wal import errors
 from wal.coordinates import BatchExtent, ByteOffset, ObjectKey, Offset, TopicIdPartition
@@ -31,13 +30,7 @@ OF_THE_KIP = pytest.mark.parametrize(
     [samples for samples in SAMPLES.values() if samples.operation.key < 10_000],
     ids=lambda samples: samples.operation.name,
 )
-
-A, B = UUID(int=0xA), UUID(int=0xB)
 STRANGE = b"from a later release"
-
-
-def schema(operation: Operation[Any, Any], kind: str) -> Sequence[Field]:
-    return SCHEMAS[f"{operation.key} {operation.name} {kind}"]
 
 
 # --- there and back -------------------------------------------------------------------------------
@@ -129,10 +122,6 @@ def test_a_response_that_reads_by_the_schema_alone_means_the_same_encoded_by_it(
     strange, _ = operation.decode_response(request, encode(fields, values, strange=STRANGE))
     plain, _ = operation.decode_response(request, body)
     assert list(map(told, strange)) == list(map(told, plain))
-
-
-def tagged(tag: int, name: str, kind: str) -> Field:
-    return Field(name, kind, False, tag, ())
 
 
 OUR_TAGS: dict[str, dict[str, list[Field]]] = {
@@ -372,105 +361,6 @@ def test_an_answer_about_something_else_is_no_answer() -> None:
         body = LIST_OFFSETS.encode_response(others, [ops.ListedOffset(1)] * len(others))
         with pytest.raises(errors.InvalidRequest):
             LIST_OFFSETS.decode_response(asked, body)
-
-
-# --- what a commit may say ------------------------------------------------------------------------
-
-
-def commit_values(*batches: dict[str, Any]) -> dict[str, Any]:
-    usual = {
-        "Magic": 2, "RequestId": 1, "TopicId": A, "PartitionIndex": 0, "ByteOffset": 0, "Size": 70,
-        "BaseOffset": 0, "LastOffset": 0, "BatchMaxTimestamp": 5, "TimestampType": 0,
-        "ProducerId": -1, "ProducerEpoch": -1, "BaseSequence": -1, "LastSequence": -1,
-    }  # fmt: skip
-    return {
-        "ObjectKey": "k",
-        "ObjectFormat": 1,
-        "FileSize": 900,
-        "OwnerIds": [0],
-        "Batches": [{**usual, **batch} for batch in batches],
-        "TimeoutMs": 5,
-    }
-
-
-def received(*batches: dict[str, Any]) -> CommitFileMessage:
-    body = encode(schema(COMMIT_FILE, "request"), commit_values(*batches))
-    return COMMIT_FILE.decode_request(body)[0]
-
-
-def test_offsets_of_a_batch_count_from_anywhere() -> None:
-    message = received({"BaseOffset": 0, "LastOffset": 9}, {"BaseOffset": 100, "LastOffset": 104})
-    assert [batch.record_count for batch in message.file.batches] == [10, 5]
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"Magic": 1},
-        {"Magic": 0},
-        {"BaseOffset": 5, "LastOffset": 4},
-        {"BaseOffset": 0, "LastOffset": 2**31 - 1},
-        {"BaseOffset": -(2**63), "LastOffset": 2**63 - 1},
-        {"LastSequence": 0},
-        {"ProducerId": 1, "BaseSequence": 3, "LastSequence": 4},
-        {"ProducerId": 1, "BaseSequence": 3, "LastSequence": -1},
-    ],
-)
-def test_a_batch_that_contradicts_itself_is_refused_alone(wrong: dict[str, Any]) -> None:
-    message = received({"ByteOffset": 0}, wrong, {"ByteOffset": 200}, wrong)
-    assert [batch.byte_offset for batch in message.file.batches] == [0, 200]
-    assert {position: type(error) for position, error in message.refused.items()} == {
-        1: errors.InvalidRecord,
-        3: errors.InvalidRecord,
-    }
-    body = COMMIT_FILE.encode_response(
-        message, [ops.BatchCommit(7, 1, 0), ops.BatchCommit(8, 1, 0)]
-    )
-    rows = decode(schema(COMMIT_FILE, "response"), body)["Batches"]
-    assert [(row["ErrorCode"], row["AssignedBaseOffset"]) for row in rows] == [
-        (0, 7),
-        (87, -1),
-        (0, 8),
-        (87, -1),
-    ]
-
-
-def test_sequences_of_a_batch_may_wrap() -> None:
-    message = received(
-        {"ProducerId": 1, "BaseSequence": 2**31 - 2, "LastOffset": 3, "LastSequence": 1}
-    )
-    assert not message.refused
-    assert message.file.batches[0].last_sequence == 1
-
-
-def test_the_append_time_is_told_where_it_applies() -> None:
-    message = received({"TimestampType": 0}, {"TimestampType": 1})
-    body = COMMIT_FILE.encode_response(message, [ops.BatchCommit(0, 99, 0)] * 2)
-    rows = decode(schema(COMMIT_FILE, "response"), body)["Batches"]
-    assert [row["LogAppendTime"] for row in rows] == [-1, 99]
-
-
-def test_a_refused_commit_keeps_the_reasons_of_its_bad_batches() -> None:
-    message = received({}, {"Magic": 1})
-    body = COMMIT_FILE.encode_failure(message, errors.CommitFailed("disk"))
-    # The tagged field that says so again is two varints, a code and a text behind the last entry.
-    plain = COMMIT_FILE.encode_response(
-        message, [ops.BatchCommit(error=errors.CommitFailed("disk"))]
-    )
-    assert body.startswith(plain[:-1])
-    rows = decode(schema(COMMIT_FILE, "response"), plain)["Batches"]
-    assert [row["ErrorCode"] for row in rows] == [15, 87]
-
-
-def test_crcs_must_be_as_many_as_batches() -> None:
-    fields = [*schema(COMMIT_FILE, "request"), tagged(10_001, "BatchCrcs", "[]uint32")]
-    for crcs in ([], [1, 2], [1]):
-        body = encode(fields, {**commit_values({}), "BatchCrcs": crcs})
-        if len(crcs) == 1:
-            assert COMMIT_FILE.decode_request(body)[0].file.batches[0].crc == 1
-        else:
-            with pytest.raises(errors.InvalidRequest, match="CRCs"):
-                COMMIT_FILE.decode_request(body)
 
 
 # --- what does not fit, garbage -------------------------------------------------------------------

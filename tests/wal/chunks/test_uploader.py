@@ -1,134 +1,35 @@
 """The uploader: order of commits, retries, back pressure, damage, and one outcome per token."""
 
 import asyncio
-import os
 import random
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.support.uploader_rig import Rig, running, until
 from tests.support.write_path import (
-    A0,
-    A1,
     SETTINGS,
-    Outcomes,
-    batch_bytes,
     object_bytes,
     open_directory,
-    sealed,
 )
-from wal.chunks.quarantine import QUARANTINE
 from wal.chunks.sealed_chunk import SealedChunk
 from wal.chunks.uploader import CHUNKS_PER_COMMIT_MAX, Uploader
 from wal.chunks.wal_object import WalObjectBody, WalObjectReader
-from wal.chunks.wal_settings import WalSettings
 from wal.clock import ManualClock
 from wal.coordinates import ObjectKey
 from wal.errors import (
-    ChunkLost,
     CommitFailed,
     CommitOutcomeUnknown,
-    CorruptObject,
     DisklessError,
     NotCoordinator,
-    ObjectExists,
     ObjectExpired,
     ObjectStoreUnavailable,
-    PolicyViolation,
     StorageFailed,
     UploadOutcomeUnknown,
 )
 from wal.failpoint import FailpointError, arm
-from wal.stores.memory_store import MemoryStore
-from wal.stores.object_store import BytesBody, ObjectBody
-
-BATCH = batch_bytes(b"x" * 439)
-
-
-class TestStore(MemoryStore):
-    """A store whose puts can be made to wait or to fail, before or after they took effect."""
-
-    __test__ = False
-
-    def __init__(self, clock: ManualClock) -> None:
-        super().__init__(clock=clock)
-        self.attempts: dict[ObjectKey, int] = {}
-        self.started: list[ObjectKey] = []
-        self.running = 0
-        self.running_max = 0
-        self.before: Callable[[ObjectKey, int], Awaitable[None]] | None = None
-        self.after: Callable[[ObjectKey, int], None] | None = None
-
-    async def put(self, key: ObjectKey, body: ObjectBody) -> None:
-        attempt = self.attempts[key] = self.attempts.get(key, 0) + 1
-        self.started.append(key)
-        self.running += 1
-        self.running_max = max(self.running_max, self.running)
-        try:
-            if self.before is not None:
-                await self.before(key, attempt)
-            await super().put(key, body)
-            if self.after is not None:
-                self.after(key, attempt)
-        finally:
-            self.running -= 1
-
-
-class Rig:
-    def __init__(self, path: Path, settings: WalSettings = SETTINGS) -> None:
-        self.clock = ManualClock()
-        self.path = path
-        self.store = TestStore(self.clock)
-        self.directory = open_directory(path, settings=settings)
-        self.recovered = self.directory.recover()
-        self.outcomes = Outcomes()
-        self.uploader = Uploader(
-            self.store,
-            self.directory,
-            settings=settings,
-            clock=self.clock,
-            rng=random.Random(1),
-            committer=self.outcomes,
-        )
-        self._next_token = 0
-
-    def chunk(self, count: int = 2, batches: list[bytes] | None = None) -> SealedChunk:
-        contents = [BATCH] * count if batches is None else batches
-        tokens = list(range(self._next_token, self._next_token + len(contents)))
-        self._next_token += len(contents)
-        placed = [((A0, A1)[number % 2], data) for number, data in enumerate(contents)]
-        return sealed(self.directory, placed, tokens)
-
-    def check_each_token_once(self) -> None:
-        assert set(self.outcomes.of_token) == set(range(self._next_token))
-        for token, outcomes in self.outcomes.of_token.items():
-            assert len(outcomes) == 1, f"token {token}: {outcomes}"
-
-    def files(self, folder: str = "") -> set[str]:
-        return {name[:12] for name in os.listdir(self.path / folder) if name.startswith("chunk-")}
-
-
-@asynccontextmanager
-async def running(rig: Rig) -> AsyncIterator[Rig]:
-    task = asyncio.create_task(rig.uploader.run())
-    try:
-        yield rig
-        assert not task.done(), "the uploader died"
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
-        rig.directory.close()
-    rig.check_each_token_once()
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not holds():  # noqa: ASYNC110
-            await asyncio.sleep(0)
 
 
 async def test_a_chunk_is_stored_committed_and_kept_as_cache(tmp_path: Path) -> None:
@@ -351,136 +252,6 @@ async def test_a_chunk_that_is_refused_leaves_those_committed_with_it(tmp_path: 
         assert rig.outcomes.committed == [chunks[0], chunks[2]]
         assert [chunk for chunk, _ in rig.outcomes.abandoned] == [chunks[1]]
         assert [chunk.is_committed for chunk in chunks] == [True, False, True]
-
-
-@pytest.mark.parametrize("error", [ObjectExpired, PolicyViolation])
-async def test_a_refused_commit_gives_the_chunk_up_and_goes_on(
-    tmp_path: Path, error: type[DisklessError]
-) -> None:
-    async with running(Rig(tmp_path)) as rig:
-        chunks = [rig.chunk(), rig.chunk()]
-
-        def refuse(chunk: SealedChunk) -> None:
-            if chunk is chunks[0]:
-                raise error("never")
-
-        rig.outcomes.before_commit = refuse
-        for chunk in chunks:
-            await rig.uploader.submit(chunk)
-        assert await rig.uploader.drain(10)
-        assert [(chunk, type(why)) for chunk, why in rig.outcomes.abandoned] == [(chunks[0], error)]
-        assert rig.outcomes.committed == [chunks[1]]
-        # It must not be committed at the next start either.
-        assert rig.files() == {"chunk-000001"}
-
-
-async def test_a_foreign_object_under_the_key_gives_the_chunk_up(tmp_path: Path) -> None:
-    async with running(Rig(tmp_path)) as rig:
-        chunks = [rig.chunk(), rig.chunk()]
-        await rig.store.put(chunks[0].object_key, BytesBody(b"not ours"))
-        for chunk in chunks:
-            await rig.uploader.submit(chunk)
-        assert await rig.uploader.drain(10)
-        ((abandoned, error),) = rig.outcomes.abandoned
-        # Its producers may send again: nothing of it was committed.
-        assert (abandoned, type(error)) == (chunks[0], StorageFailed)
-        assert isinstance(error.__cause__, ObjectExists)
-        assert rig.outcomes.committed == [chunks[1]]
-        assert await rig.store.get(chunks[0].object_key) == b"not ours"
-        assert rig.files(QUARANTINE) == {"chunk-000000"}
-
-
-async def test_a_store_that_refuses_the_body_gives_the_chunk_up(tmp_path: Path) -> None:
-    async with running(Rig(tmp_path)) as rig:
-
-        async def refuse(key: ObjectKey, attempt: int) -> None:
-            raise CorruptObject("the length differs")
-
-        rig.store.before = refuse
-        await rig.uploader.submit(rig.chunk())
-        assert await rig.uploader.drain(10)
-        assert len(rig.outcomes.abandoned) == 1
-
-
-def rot(chunk: SealedChunk, position: int, byte: int = 30) -> None:
-    """Flip a bit of one batch in the chunk's .data."""
-    with open(chunk.data_path, "r+b") as data:
-        data.seek(chunk.batches[position].data_offset + byte)
-        old = data.read(1)[0]
-        data.seek(-1, os.SEEK_CUR)
-        data.write(bytes([old ^ 4]))
-
-
-async def test_a_rotten_batch_fails_alone(tmp_path: Path) -> None:
-    async with running(Rig(tmp_path)) as rig:
-        chunk = rig.chunk(4)
-        rot(chunk, 1)
-        await rig.uploader.submit(chunk)
-        assert await rig.uploader.drain(10)
-        assert rig.outcomes.of_token == {
-            0: ["committed"],
-            1: ["CorruptChunk"],
-            2: ["committed"],
-            3: ["committed"],
-        }
-        index = await WalObjectReader(rig.store).verify(chunk.object_key)
-        assert len(index.extents) == 3
-        # A restart would plan another object from these files, so they are not kept.
-        assert rig.files() == set()
-        assert rig.uploader.batches_abandoned == 1
-        assert "at byte" in str(rig.directory.damage[0])
-
-
-async def test_what_the_same_producer_sent_behind_a_rotten_batch_fails_with_it(
-    tmp_path: Path,
-) -> None:
-    """Committed without its predecessor it would be a gap in the producer's sequence."""
-    async with running(Rig(tmp_path)) as rig:
-        contents = [
-            batch_bytes(producer_id=9, sequence=0),  # A0, rots
-            batch_bytes(producer_id=9, sequence=0),  # A1
-            batch_bytes(producer_id=9, sequence=1),  # A0
-            batch_bytes(producer_id=8, sequence=0),  # A1
-            batch_bytes(producer_id=8, sequence=0),  # A0
-        ]
-        chunk = rig.chunk(batches=contents)
-        rot(chunk, 0)
-        await rig.uploader.submit(chunk)
-        assert await rig.uploader.drain(10)
-        failed = {t for t, told in rig.outcomes.of_token.items() if told == ["CorruptChunk"]}
-        assert failed == {0, 2}
-
-
-@pytest.mark.parametrize("loss", ["rot", "truncate"])
-async def test_a_chunk_without_a_good_batch_is_abandoned(tmp_path: Path, loss: str) -> None:
-    async with running(Rig(tmp_path)) as rig:
-        chunk, next_chunk = rig.chunk(2), rig.chunk(1)
-        if loss == "truncate":
-            os.truncate(chunk.data_path, 0)
-        else:
-            rot(chunk, 0)
-            rot(chunk, 1)
-        await rig.uploader.submit(chunk)
-        await rig.uploader.submit(next_chunk)
-        assert await rig.uploader.drain(10)
-        assert [type(error).__name__ for _, error in rig.outcomes.abandoned] == ["CorruptChunk"]
-        assert rig.outcomes.committed == [next_chunk]
-        assert [stat.key async for stat in rig.store.list("")] == [next_chunk.object_key]
-        assert rig.files(QUARANTINE) == {"chunk-000000"}
-
-
-async def test_a_chunk_that_was_deleted_may_be_sent_again_and_is_no_damage(tmp_path: Path) -> None:
-    async with running(Rig(tmp_path)) as rig:
-        chunk, next_chunk = rig.chunk(2), rig.chunk(1)
-        os.unlink(chunk.data_path)
-        await rig.uploader.submit(chunk)
-        await rig.uploader.submit(next_chunk)
-        assert await rig.uploader.drain(10)
-        assert [type(error) for _, error in rig.outcomes.abandoned] == [ChunkLost]
-        assert rig.outcomes.committed == [next_chunk]
-        assert not rig.directory.damage
-        # What is left of it must not be committed at the next start.
-        assert "chunk-000000" not in rig.files()
 
 
 async def test_the_queue_is_bounded_and_always_takes_one_chunk(tmp_path: Path) -> None:
