@@ -93,6 +93,22 @@ class BrokerSettings:
         "own; 1: one process does everything; 0: one for each core of the machine; more: more "
         "cores are used, and each process seals objects of its own",
     )
+    workers_active_min: int = setting(
+        "broker.workers.active.min",
+        1,
+        minimum=1,
+        maximum=256,
+        why="workers that are given connections however little there is to do; more: load is "
+        "spread from the start, but a little of it is sealed into more objects",
+    )
+    workers_full_percent: int = setting(
+        "broker.workers.full.percent",
+        70,
+        minimum=1,
+        maximum=100,
+        why="of a core: a worker that takes more is full, so that another one is used and heavy "
+        "connections move there; more: fewer workers and objects, longer waits",
+    )
     rack: str = setting("broker.rack", "", why="the availability zone clients are matched with")
     auto_create_topics: bool = setting(
         "auto.create.topics.enable",

@@ -3,8 +3,8 @@
 - `endpoints`: NAME://host:port; `listener_settings`: the section of the configuration
 - `listeners`: from the configuration to bound sockets, or to the line that says what is wrong
 - `exposure`: which of them may not be open to other machines
-- `connection_limits`: who may connect; `pending_logins`: how many may be about to log in;
-  `acceptor`: accepts who may
+- `listening`: takes connections from a socket; `acceptor`: admits who may connect
+- `connection_limits`: who may; `pending_logins`: how many may be about to log in
 
 TLS, from the socket up:
 

@@ -1,4 +1,4 @@
-"""Accepts the connections of one listener: limits first, then a transport, then its protocol.
+"""Admits the connections of one listener: limits first, then a transport, then its protocol.
 
 The event loop's own servers call a protocol only once a transport is there, which on a listener
 with handshakes is too late to count anybody. Here the limits are asked for each accepted socket
@@ -6,11 +6,8 @@ before anything is made for it. Who is one too many is closed at once. On a TLS 
 handshake comes next (`diskless.listeners.tls_listener`), and only then the protocol.
 
 Invariants: a connection that was counted in is counted out once, whether its transport was made or
-not. After `stop`, nothing is accepted, and no transport is being made any more: handshakes that are
+not. After `stop`, nobody is admitted, and no transport is being made any more: handshakes that are
 under way are cancelled.
-
-Failure case: where the process has no descriptor left, accepting pauses for a second; who connects
-meanwhile waits in the system's queue.
 """
 
 import asyncio
@@ -21,16 +18,11 @@ from typing import Final
 
 import structlog
 
-from diskless.listeners.connection_limits import ConnectionLimits, plain_address
+from diskless.listeners.connection_limits import ConnectionLimits
 from diskless.listeners.pending_logins import Place
 from diskless.listeners.tls_listener import Refused, TlsListener
 from diskless.logs import Pace
 from wal.clock import Clock
-
-_ACCEPTED_IN_A_ROW_MAX: Final = 32
-"""Sockets that are accepted before others on the loop have a turn."""
-
-_PAUSE_S: Final = 1.0
 
 COMPLETE: Final = "complete"
 """How a handshake ends that leads to a connection; the others are in `Refused.result`."""
@@ -88,14 +80,12 @@ class Admission:
 
 
 class Acceptor:
-    """Accepts from `start` to `stop`, on the running event loop."""
+    """Admits what `admit` is given until `stop`, on the running event loop."""
 
     def __init__(
         self,
-        listener: socket.socket,
         *,
         name: str,
-        backlog: int,
         limits: ConnectionLimits,
         clock: Clock,
         refusal: Callable[[str], str | None],
@@ -104,18 +94,14 @@ class Acceptor:
         tasks: asyncio.TaskGroup,
         tls: TlsListener | None = None,
         handshaken: Callable[[str], None] = lambda result: None,
-        patience_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """`listener` is bound. `refusal` gives, by address, a limit of its own that keeps somebody
-        out; `refused` is told which it was.
+        """`name` is the listener's. `refusal` gives, by address, a limit of its own that keeps
+        somebody out; `refused` is told which it was.
 
         `make` makes the protocol of who was admitted; that ends the admission when its transport is
-        gone. `handshaken` is told how each handshake of `tls` ended. `patience_s` says how long a
-        connection is left to other processes that accept from the same socket.
+        gone. `handshaken` is told how each handshake of `tls` ended.
         """
-        self._listener = listener
         self._name = name
-        self._backlog = backlog
         self._limits = limits
         self._clock = clock
         self._refusal = refusal
@@ -124,68 +110,35 @@ class Acceptor:
         self._tasks = tasks
         self._tls = tls
         self._handshaken = handshaken
-        self._patience_s = patience_s
-        self._was_patient = False
         self._refusals = Pace()
         self._loop = asyncio.get_running_loop()
         self._connecting: set[asyncio.Task[None]] = set()
-        self._resumption: asyncio.TimerHandle | None = None
+        self._is_stopped = False
 
     @property
     def connecting(self) -> int:
-        """Sockets that were accepted and have no protocol yet."""
+        """Sockets that were admitted and have no protocol yet."""
         return len(self._connecting)
 
-    def start(self) -> None:
-        self._listener.listen(self._backlog)
-        self._loop.add_reader(self._listener, self._accept)
-
     async def stop(self) -> None:
-        """Accept no more, and wait until no transport is being made."""
-        self._loop.remove_reader(self._listener)
-        if self._resumption is not None:
-            self._resumption.cancel()
-        self._listener.close()
+        """Wait until no transport is being made; nobody is admitted from now on."""
+        self._is_stopped = True
         for task in self._connecting:
             if self._tls is not None:
                 task.cancel()
         if self._connecting:
             await asyncio.wait(self._connecting)
 
-    def _accept(self) -> None:
-        for _ in range(_ACCEPTED_IN_A_ROW_MAX):
-            patience_s = 0.0 if self._was_patient else self._patience_s()
-            if patience_s:
-                self._was_patient = True
-                self._pause(patience_s)
-                return
-            try:
-                client, address = self._listener.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                self._was_patient = False
-                return
-            except OSError as error:
-                _log.error("cannot accept connections", error=str(error), again_in_s=_PAUSE_S)
-                self._pause(_PAUSE_S)
-                return
-            self._was_patient = False
-            self._admit(client, plain_address(str(address[0])))
-
-    def _pause(self, seconds: float) -> None:
-        self._loop.remove_reader(self._listener)
-        self._resumption = self._loop.call_later(seconds, self._resume)
-
-    def _resume(self) -> None:
-        self._resumption = None
-        self._loop.add_reader(self._listener, self._accept)
-
-    def _admit(self, client: socket.socket, host: str) -> None:
+    def admit(self, client: socket.socket, host: str) -> None:
+        """Serve an accepted socket, of which the client's address is `host`, or close it."""
+        if self._is_stopped:
+            client.close()
+            return
         refusal = self._limits.refusal(host, self._name) or self._refusal(host)
         if refusal is not None:
             self._refused(refusal)
             client.close()
             return
-        client.setblocking(False)
         admission = Admission(self._limits, host, self._clock.monotonic(), self._name)
         task = self._tasks.create_task(self._connect(client, host, self._make(admission)))
         self._connecting.add(task)

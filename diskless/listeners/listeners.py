@@ -54,19 +54,15 @@ class Listener:
 
     name: str
     protocol: SecurityProtocol
-    socket: socket.socket
-    """Bound; refuses connections until a server listens on it."""
+    address: tuple[str, int]
+    """Host and port that it listens on."""
+    socket: socket.socket | None
+    """Bound; refuses connections until a server listens on it. None: another process has it."""
     advertised: Endpoint
     inter_broker_rank: int | None
     """Its place in inter.broker.listener.name, the first is 0; None where that does not name it."""
     tls: TlsKeys | None = None
     """What its handshakes use; None: it has none."""
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """Host and port that it listens on."""
-        host, port = self.socket.getsockname()[:2]
-        return host, port
 
     @property
     def is_loopback(self) -> bool:
@@ -180,18 +176,38 @@ def open_listeners(
     for plan in planned:
         bound = bind_listener(plan.bind.host, plan.bind.port)
         stack.callback(bound.close)
-        host, port = bound.getsockname()[:2]
-        opened.append(
-            Listener(
-                name=plan.bind.listener,
-                protocol=plan.protocol,
-                socket=bound,
-                advertised=plan.advertised or Endpoint(plan.bind.listener, host, port),
-                inter_broker_rank=plan.inter_broker_rank,
-                tls=keys_of.get(plan.bind.listener),
-            )
-        )
+        opened.append(_listener(plan, bound.getsockname()[:2], bound, keys_of))
     return opened
+
+
+def listeners_elsewhere(
+    planned: Sequence[PlannedListener],
+    addresses: Sequence[tuple[str, int]],
+    keys: Sequence[TlsKeys],
+) -> Sequence[Listener]:
+    """Those of another process, which accepts for this one; `addresses` are in their order."""
+    keys_of = {one.listener: one for one in keys}
+    return [
+        _listener(plan, address, None, keys_of)
+        for plan, address in zip(planned, addresses, strict=True)
+    ]
+
+
+def _listener(
+    plan: PlannedListener,
+    address: tuple[str, int],
+    bound: socket.socket | None,
+    keys_of: Mapping[str, TlsKeys],
+) -> Listener:
+    return Listener(
+        name=plan.bind.listener,
+        protocol=plan.protocol,
+        address=address,
+        socket=bound,
+        advertised=plan.advertised or Endpoint(plan.bind.listener, *address),
+        inter_broker_rank=plan.inter_broker_rank,
+        tls=keys_of.get(plan.bind.listener),
+    )
 
 
 def bind_listener(host: str, port: int) -> socket.socket:

@@ -40,13 +40,24 @@ REQUEST_ALLOWANCE_BYTES: Final = 64 << 10
 """The largest frame that is always received. Metadata, Fetch, group requests and most Produce
 requests of stock clients are smaller; ten thousand connections may hold 640 MiB with it."""
 
+REQUEST_COST_BYTES: Final = 32 << 10
+"""What takes the processor as long to move as a request takes besides its bytes: some 60 µs."""
+
 _QUARTERS: Final = 4
 
 
 class RequestAccount:
     """What one connection holds: a `Borrower` of buffers. Made by `RequestBudget.open`."""
 
-    __slots__ = ("_budget", "_owner", "_resume", "charged_bytes", "lent_bytes", "receiving_bytes")
+    __slots__ = (
+        "_budget",
+        "_owner",
+        "_resume",
+        "charged_bytes",
+        "lent_bytes",
+        "moved_bytes",
+        "receiving_bytes",
+    )
 
     def __init__(
         self, budget: "RequestBudget", owner: "_Owner", resume: Callable[[], None]
@@ -59,6 +70,8 @@ class RequestAccount:
         self.lent_bytes = 0
         self.receiving_bytes = 0
         """Of `lent_bytes`, the buffers of the frame that is being received, and of those behind."""
+        self.moved_bytes = 0
+        """Received in buffers and answered, ever, and REQUEST_COST_BYTES for each answer."""
 
     def lent(self, size_bytes: int) -> None:
         self.lent_bytes += size_bytes
@@ -68,6 +81,7 @@ class RequestAccount:
 
     def received(self, size_bytes: int) -> None:
         self.receiving_bytes -= size_bytes
+        self.moved_bytes += size_bytes
         self._owner.receiving_bytes -= size_bytes
 
     def returned(self, size_bytes: int) -> None:

@@ -26,7 +26,7 @@ from diskless.protocol.header import response_start
 from diskless.protocol.throttle_time import with_throttle_time
 from diskless.protocol.wire import ProtocolError
 from diskless.server.registry import Api, Deferred, MustClose, Reply, Request
-from diskless.server.request_budget import RequestAccount
+from diskless.server.request_budget import REQUEST_COST_BYTES, RequestAccount
 from diskless.server.response_budget import ResponseAccount
 from wal.errors import DisklessError
 
@@ -192,6 +192,7 @@ class ResponseQueue:
         slot = self._slots.popleft()
         self.done -= 1
         self.ready_bytes -= slot.reply_bytes
+        self._requests.moved_bytes += slot.reply_bytes + REQUEST_COST_BYTES
         self._give_back(slot)
         return slot
 

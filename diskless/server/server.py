@@ -34,6 +34,7 @@ from diskless.listeners.connection_limits import (
 )
 from diskless.listeners.handshakes import Handshakes
 from diskless.listeners.listeners import Listener
+from diskless.listeners.listening import Listening
 from diskless.listeners.pending_logins import PendingLogins
 from diskless.listeners.tls_keys import TlsKeys
 from diskless.listeners.tls_listener import TlsListener
@@ -67,10 +68,6 @@ _SWEEP_STEP: Final = 250
 
 _CUT_STEP: Final = 16
 """Connections that are cut off, likewise."""
-
-_NOT_SENT_BYTES_MAX: Final = 128 << 10
-"""What the system takes for a socket ahead of what it can send. Left to itself it takes 4 MB, which
-nobody counts: of each client that does not read, and in one call that holds the loop."""
 
 _UNLIMITED: Final = 2**31 - 1
 
@@ -150,8 +147,9 @@ class KafkaServer:
         `audit` is told who comes and goes; `other_connections` are those of other processes of the
         broker that accept, and `counts` how many each has; `processor_time` is what
         the event loop's thread has taken. Connections are numbered from `first_connection`; `ended`
-        is told the number of each that is gone. Without `accepts`, there are only the connections
-        that it is handed (`take`).
+        is told the number of each that is gone. What comes through a listener without a socket is
+        accepted by another process (`admit`); without `accepts`, there are only connections that
+        were admitted elsewhere (`take`).
         """
         self._listeners = listeners
         self._accepted = listeners if accepts else ()
@@ -168,7 +166,7 @@ class KafkaServer:
             now=clock.monotonic(),
         )
         """Of connections that were admitted elsewhere."""
-        self._tls_acceptors: dict[str, Acceptor] = {}
+        self._acceptors: dict[str, Acceptor] = {}
         """By the name of their listener."""
         self._handshakes = Handshakes(
             at_once=tls.handshakes_max,
@@ -191,7 +189,6 @@ class KafkaServer:
             elsewhere=_nobody_else if counts is None else counts.elsewhere,
             others=other_connections,
         )
-        self._patience_s = (lambda: 0.0) if counts is None else counts.patience_s
         self._pending = PendingLogins(
             connections_max=settings.max_connections,
             per_ip_max=pending_per_ip_max,
@@ -237,10 +234,15 @@ class KafkaServer:
             tasks = await stack.enter_async_context(self._tasks)
             sweeper = tasks.create_task(self._sweep_for_ever(), name="connection-sweeper")
             stack.callback(sweeper.cancel)
-            acceptors = [self._acceptor(listener) for listener in self._accepted]
-            stack.push_async_callback(self._stop, acceptors)
-            for acceptor in acceptors:
-                acceptor.start()
+            stack.push_async_callback(self._stop)
+            for listener in self._accepted:
+                acceptor = self._acceptors[listener.name] = self._acceptor(listener)
+                if listener.socket is not None:
+                    listening = Listening(
+                        listener.socket, acceptor.admit, backlog=self._settings.backlog
+                    )
+                    stack.callback(listening.stop)
+                    listening.start()
             self._stack = stack.pop_all()
         return self
 
@@ -256,6 +258,20 @@ class KafkaServer:
     def address(self) -> tuple[str, int]:
         """Host and port of the first listener."""
         return self._listeners[0].address
+
+    @property
+    def connections(self) -> Sequence[Connection]:
+        """Those that have a transport."""
+        return list(self._connections)
+
+    @property
+    def is_short_of_memory(self) -> bool:
+        """Whether connections wait for the memory of requests."""
+        return self._shared.budget.waiting > 0
+
+    def admit(self, listener: str, client: socket.socket, host: str) -> None:
+        """Serve a connection of `listener` that another process has accepted, or close it."""
+        self._acceptors[listener].admit(client, host)
 
     def take(
         self, end: socket.socket, *, host: str, user: str, listener: str, number: int | None = None
@@ -291,7 +307,10 @@ class KafkaServer:
             (listener.name, OPEN): self._open[listener.name] for listener in self._accepted
         }
         by_state |= {
-            (name, HANDSHAKE): acceptor.connecting for name, acceptor in self._tls_acceptors.items()
+            (listener.name, HANDSHAKE): acceptor.connecting
+            for listener in self._accepted
+            if listener.tls is not None
+            and (acceptor := self._acceptors.get(listener.name)) is not None
         }
         return ServerStatistics(
             connections=len(self._connections),
@@ -343,15 +362,9 @@ class KafkaServer:
             client = ClientInfo(next(self._ids), "", admission.host, listener=listener.name)
             return Connection(self._shared, client, admission)
 
-        # What it accepts has the same.
-        listener.socket.setsockopt(
-            socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _NOT_SENT_BYTES_MAX
-        )
         metrics = self._shared.metrics
-        acceptor = Acceptor(
-            listener.socket,
+        return Acceptor(
             name=listener.name,
-            backlog=self._settings.backlog,
             limits=self._limits,
             clock=self._clock,
             refused=metrics.connection_refused,
@@ -360,11 +373,7 @@ class KafkaServer:
             tasks=self._tasks,
             tls=None if listener.tls is None else self._tls_listener(listener.tls),
             handshaken=functools.partial(metrics.handshake_ended, listener.name),
-            patience_s=self._patience_s,
         )
-        if listener.tls is not None:
-            self._tls_acceptors[listener.name] = acceptor
-        return acceptor
 
     def _tls_listener(self, keys: TlsKeys) -> TlsListener:
         return TlsListener(
@@ -386,8 +395,8 @@ class KafkaServer:
             for _ in self._sweep_in_steps():
                 await asyncio.sleep(0)
 
-    async def _stop(self, acceptors: Sequence[Acceptor]) -> None:
-        for acceptor in acceptors:
+    async def _stop(self) -> None:
+        for acceptor in self._acceptors.values():
             await acceptor.stop()
         for connection in list(self._connections):
             connection.finish()

@@ -3,8 +3,9 @@
 import os
 from typing import NamedTuple, Self
 
-from diskless.shared import connection_counts, shared_counts
+from diskless.shared import shared_counts
 from diskless.shared.chunk_notices import make_notices
+from diskless.shared.connection_counts import ConnectionCounts
 from diskless.shared.shared_rates import make_rates
 
 
@@ -26,7 +27,7 @@ class SharedDescriptors(NamedTuple):
         lanes = workers + 1
         return cls(
             notices=make_notices(lanes),
-            connections=connection_counts.make_counts(workers),
+            connections=ConnectionCounts.make(workers),
             names=shared_counts.make_counts(lanes),
             rates=make_rates(lanes, window_count),
         )

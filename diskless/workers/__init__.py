@@ -1,4 +1,4 @@
-"""Several processes that are one broker: a head, and workers that share its listeners.
+"""Several processes that are one broker: a head, and workers that share its clients.
 
     head      metadata logs, replicas, coordinators, groups, transactions, background work, HTTP
     workers   connections, chunks, uploads, reads; each in a lane of its own
@@ -12,6 +12,7 @@ In the order in which things happen:
 - `news`: what the head tells of the state, as bytes; `head_news` tells it, `known` keeps it
 - `doors`: further connections to the head; `head_client`: the coordinators through them;
   `relay`: requests of clients through them
+- `connections`: the head accepts, and says which worker has which
 - `security`: who clients are and what they may, in workers
 
 A broker of one process has nothing of this (`broker.workers=1`).

@@ -21,6 +21,8 @@ class BirthFacts:
     node_id: int
     cluster_id: str
     data: str
+    addresses: Sequence[tuple[str, int]]
+    """Of the listeners, in the order of the configuration."""
     apis: Sequence[RelayedApi]
     """All that the head serves."""
 
@@ -32,6 +34,7 @@ class BirthFacts:
             "node_id": self.node_id,
             "cluster_id": self.cluster_id,
             "data": self.data,
+            "addresses": list(self.addresses),
             "apis": [list(api) for api in self.apis],
         }
         return json.dumps(facts).encode()
@@ -40,4 +43,5 @@ class BirthFacts:
     def decode(cls, data: bytes) -> Self:
         facts = json.loads(data)
         apis = [RelayedApi(*fields) for fields in facts.pop("apis")]
-        return cls(**facts, apis=apis)
+        addresses = [(host, port) for host, port in facts.pop("addresses")]
+        return cls(**facts, addresses=addresses, apis=apis)

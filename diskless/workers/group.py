@@ -2,6 +2,7 @@
 
     head ── birth (spawner) ──▶ worker 1..N
          ── line: news, stop ──▶
+         ── accepted connections ──▶
          ◀── doors: connections for calls and clients ──
 
 A worker that ends takes its connections with it and nothing else: what it had acknowledged is
@@ -26,11 +27,12 @@ from typing import Final
 
 import structlog
 
-from diskless.shared import connection_counts
 from diskless.shared.shared_counts import SharedCounts
 from diskless.shared.shared_descriptors import SharedDescriptors
 from diskless.workers import line
 from diskless.workers.birth_facts import BirthFacts
+from diskless.workers.connections.assigner import Assigner
+from diskless.workers.connections.balance import Load
 from diskless.workers.doors import DoorKeeper, Note
 from diskless.workers.head_news import HeadNews
 from diskless.workers.line import Line
@@ -47,11 +49,14 @@ STEADY_S: Final = 30.0
 """Who lived for so long is started again at once when it ends."""
 PAGE_TIMEOUT_S: Final = 2.0
 HEAD_LANE: Final = 0
+LOOK_EVERY_S: Final = 1.0
+"""At the loads."""
 
 _ID: Final = struct.Struct(">Q")
 _READ: Final = struct.Struct(">QIqI")
 _ANSWER: Final = struct.Struct(">QB")
 _SIZE: Final = struct.Struct(">I")
+CORES: Final = struct.Struct(">d")
 READ_WELL, READ_OUT_OF_BOUNDS, READ_FAILED = range(3)
 
 log = structlog.get_logger(__name__)
@@ -70,15 +75,20 @@ class _Life:
         came: Came,
         partitions: Sequence[MetadataPartition],
         security: HeadSecurity,
+        told: Callable[[int, Load], None],
     ) -> None:
         loop = asyncio.get_running_loop()
-        ours_line, self.line_end = socket.socketpair()
-        ours_doors, self.doors_end = socket.socketpair(type=socket.SOCK_SEQPACKET)
+        ours_line, line_end = socket.socketpair()
+        ours_doors, doors_end = socket.socketpair(type=socket.SOCK_SEQPACKET)
+        self.accepted: Final = socket.socketpair(type=socket.SOCK_SEQPACKET)
+        """What leads to it, and the worker's end."""
+        self._ends: Final = (line_end, doors_end)
         self.number: Final = number
         self.line: Final = Line(ours_line, self._received, self._lost)
         self._keeper = DoorKeeper(ours_doors, came)
         self._partitions = partitions
         self._security = security
+        self._told = told
         self._reads: set[asyncio.Task[None]] = set()
         self._pages: dict[int, asyncio.Future[bytes]] = {}
         self._page_id = 0
@@ -91,10 +101,15 @@ class _Life:
     def send(self, message: bytes) -> None:
         self.line.send(message)
 
+    @property
+    def descriptors(self) -> Sequence[int]:
+        """The ends that the worker is born with."""
+        return [end.fileno() for end in (*self._ends, self.accepted[1])]
+
     def born(self) -> None:
         """The worker has its ends now."""
-        self.line_end.close()
-        self.doors_end.close()
+        for end in self._ends:
+            end.close()
 
     def stop(self) -> None:
         self.send(line.frame(line.STOP))
@@ -127,6 +142,8 @@ class _Life:
             self.ready.set_result(None)
         elif kind == line.FAILED and not self.ready.done():
             self.ready.set_result(str(content, "utf-8"))
+        elif kind == line.LOAD:
+            self._told(self.number, Load.decode(content))
         elif kind == line.SYNC:
             self.send(line.frame(line.SYNCED, bytes(content)))
         elif kind == line.READ_LOG:
@@ -173,6 +190,8 @@ class _Life:
     def close(self) -> None:
         """The head has no more to do with it."""
         self.line.close()
+        for end in self.accepted:
+            end.close()
         self._lost()
 
 
@@ -185,7 +204,7 @@ class WorkerGroup:
         spawner: Spawner,
         *,
         facts_of: FactsOf,
-        listeners: Sequence[socket.socket],
+        assigner: Assigner,
         news: HeadNews,
         came: Came,
         partitions: Sequence[MetadataPartition],
@@ -197,7 +216,7 @@ class WorkerGroup:
         self.count: Final = count
         self._spawner = spawner
         self._facts_of = facts_of
-        self._listeners = listeners
+        self._assigner = assigner
         self._news = news
         self._came = came
         self._partitions = partitions
@@ -224,6 +243,7 @@ class WorkerGroup:
     async def keep(self) -> None:
         """Start again who ends, until cancelled. Raises StorageFailed."""
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._look_at_loads(), name="worker-loads")
             for number in range(1, self.count + 1):
                 tasks.create_task(self._keep(number), name=f"worker-{number}")
 
@@ -267,12 +287,11 @@ class WorkerGroup:
     async def _begin(self, number: int) -> str | None:
         """A new life; returns when it serves, or why it does not. Raises StorageFailed."""
         await self._news.prepare()
-        life = _Life(number, self._came, self._partitions, self._security)
+        life = _Life(number, self._came, self._partitions, self._security, self._assigner.told)
         self._lives_begun += 1
-        sockets = [life.line_end, life.doors_end, *self._listeners]
         self._spawner.spawn(
             self._facts_of(number, self._lives_begun).encode(),
-            [*self._shared, *(one.fileno() for one in sockets)],
+            [*self._shared, *life.descriptors],
         )
         life.born()
         self._lives[number] = life
@@ -285,7 +304,17 @@ class WorkerGroup:
         if problem is not None:
             self._news.leave(life.send)
             life.close()
+        else:
+            self._assigner.began(number, *life.accepted)
         return problem
+
+    async def _look_at_loads(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            wanted = self._assigner.look()
+            if wanted is not None:
+                content = CORES.pack(wanted.difference_cores)
+                self._lives[wanted.number].send(line.frame(line.GIVE_UP, content))
 
     async def _keep(self, number: int) -> None:
         pause_s = RETRY_FIRST_S
@@ -296,7 +325,7 @@ class WorkerGroup:
             life.close()
             # Its connections are no longer there.
             self._names.forget(number)
-            connection_counts.forget(self._shared.connections, number)
+            self._assigner.gone(number)
             if self._is_stopping:
                 return
             self.restarts += 1

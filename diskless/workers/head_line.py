@@ -18,7 +18,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from diskless.workers import line as messages
+from diskless.workers.connections.balance import Load
 from diskless.workers.group import (
+    CORES,
     READ_OUT_OF_BOUNDS,
     READ_WELL,
 )
@@ -84,6 +86,8 @@ class HeadLine:
         self._pages: set[asyncio.Task[None]] = set()
         self.keys_changed: Final = asyncio.Event()
         """The files of keys and certificates are to be looked at."""
+        self.giving_up: Final[asyncio.Queue[float]] = asyncio.Queue()
+        """A connection is to be given up: `GivingUp.difference_cores`."""
         self.rights: Final = KnownRights(self.take)
         self.known: Final = Known(
             metadata_partitions, refresh=self.take, read_log=self.read_log, synced=self.synced
@@ -123,6 +127,9 @@ class HeadLine:
         self._line.send(frame(messages.READ_LOG, content))
         return done
 
+    def tell_load(self, load: Load) -> None:
+        self._line.send(frame(messages.LOAD, load.encode()))
+
     def send(self, message: bytes) -> None:
         """Send what is not answered."""
         self._line.send(message)
@@ -161,6 +168,8 @@ class HeadLine:
             known.take_cluster(ClusterNews.decode(bytes(content)))
         elif kind in (messages.RULES, messages.USERS, messages.SECRETS):
             self._rights_changed(kind, bytes(content))
+        elif kind == messages.GIVE_UP:
+            self.giving_up.put_nowait(*CORES.unpack(content))
         elif kind == messages.LOOK_AT_KEYS:
             self.keys_changed.set()
         elif kind == messages.DELAY:

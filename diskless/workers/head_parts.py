@@ -25,8 +25,12 @@ from diskless.sasl.failure_delay import FailureDelay
 from diskless.server.registry import ApiRegistry
 from diskless.server.server import KafkaServer
 from diskless.server.server_metrics import Unmeasured
+from diskless.shared.connection_counts import ConnectionCounts
 from diskless.shared.shared_descriptors import SharedDescriptors
 from diskless.workers.birth_facts import BirthFacts
+from diskless.workers.connections.assigner import Assigner
+from diskless.workers.connections.balance import Balance
+from diskless.workers.connections.metrics import assigner_metrics
 from diskless.workers.doors import CALLS, Note
 from diskless.workers.group import WorkerGroup
 from diskless.workers.head_news import HeadNews
@@ -103,18 +107,29 @@ async def open_workers(
         asks_users=any(listener.protocol.is_sasl for listener in base.listeners),
     )
     news = HeadNews(coordination.partitions, lambda: placed.coordinators, rights)
+    shared = SharedDescriptors.make(count, window_count=base.config.quotas.window_count)
+    assigner = Assigner(
+        [listener.socket for listener in base.listeners if listener.socket is not None],
+        ConnectionCounts(shared.connections),
+        Balance(
+            min(base.config.broker.workers_active_min, count),
+            base.config.broker.workers_full_percent / 100,
+        ),
+        clock=base.clock,
+        backlog=base.config.server.backlog,
+    )
     group = WorkerGroup(
         count,
         spawner,
         facts_of=functools.partial(_facts, base, storage, count, apis),
-        listeners=[listener.socket for listener in base.listeners],
+        assigner=assigner,
         news=news,
         came=came,
         partitions=coordination.partitions,
         security=HeadSecurity(
             base.audit, FailureDelay(base.config.sasl.failure_delay_ms, base.clock)
         ),
-        shared=SharedDescriptors.make(count, window_count=base.config.quotas.window_count),
+        shared=shared,
         stop_timeout_s=base.config.server.stop_timeout_ms / 1000 + _DRAIN_S,
     )
     stack.push_async_callback(group.stop)
@@ -123,6 +138,10 @@ async def open_workers(
         secrets.subscribe(news.secrets_changed)
     base.tls.subscribe(group.look_at_keys)
     run_until_stop(stack, tasks, group.keep(), "workers")
+    # Ends first: nobody is given to workers that are about to end.
+    stack.callback(assigner.stop)
+    assigner.start()
+    base.metrics_page.add(assigner_metrics(assigner))
     base.metrics_page.merge_with(group.pages)
 
 
@@ -137,5 +156,6 @@ def _facts(
         node_id=base.node_id,
         cluster_id=storage.cluster_id,
         data=str(base.data.path),
+        addresses=[listener.address for listener in base.listeners],
         apis=served,
     )

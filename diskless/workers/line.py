@@ -5,10 +5,11 @@
     content
 
 The head tells news (`diskless.workers.news`, `diskless.workers.security`), when to look at the
-files of keys and when to stop, and asks for metrics. The worker says how far it is, how log-ins
-ended and what is to be noted, asks to be synchronised, and asks for bytes of metadata logs. It
-takes what has come whenever it is about to rely on news (`HeadLine.take`), not only when its event
-loop gets to it: the head writes news of a commit before anybody hears of the commit.
+files of keys, to give up a connection and when to stop, and asks for metrics. The worker says how
+far it is, how much it does, how log-ins ended and what is to be noted, asks to be synchronised, and
+asks for bytes of metadata logs. It takes what has come whenever it is about to rely on news
+(`HeadLine.take`), not only when its event loop gets to it: the head writes news of a commit before
+anybody hears of the commit.
 
 Invariants: messages arrive in the order in which they were sent; nothing is allocated for one
 longer than FRAME_BYTES_MAX. When the line is lost, `lost` is called once, and that is the end of
@@ -48,6 +49,7 @@ USERS: Final = 12
 SECRETS: Final = 13
 DELAY: Final = 14
 LOOK_AT_KEYS: Final = 15
+GIVE_UP: Final = 16
 
 # From a worker.
 HELLO: Final = 33
@@ -59,6 +61,7 @@ PAGE: Final = 38
 NOTE: Final = 39
 LOGIN_FAILED: Final = 40
 LOGGED_IN: Final = 41
+LOAD: Final = 42
 
 Received = Callable[[int, memoryview], None]
 

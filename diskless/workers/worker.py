@@ -50,10 +50,8 @@ def live(
     shared_count = len(SharedDescriptors._fields)
     shared = SharedDescriptors(*birth.descriptors[:shared_count])
     descriptors = birth.descriptors[shared_count:]
-    line_end, doors_end, *listeners = [socket.socket(fileno=one) for one in descriptors]
+    line_end, doors_end, accepted = [socket.socket(fileno=one) for one in descriptors]
     end_with(doors_end)
-    for bound in listeners:
-        bound.setblocking(False)
     structlog.contextvars.bind_contextvars(worker=facts.number)
     threading.current_thread().name = f"worker-{facts.number}"
     with asyncio.Runner(loop_factory=loop_factory) as runner:
@@ -63,7 +61,7 @@ def live(
                 facts,
                 line_end,
                 doors_end,
-                listeners,
+                accepted,
                 shared,
                 settled,
                 opener,
@@ -76,7 +74,7 @@ async def _live(
     facts: BirthFacts,
     line_end: socket.socket,
     doors_end: socket.socket,
-    listeners: list[socket.socket],
+    accepted: socket.socket,
     shared: SharedDescriptors,
     settled: Callable[[], None],
     opener: StoreOpener,
@@ -104,7 +102,6 @@ async def _live(
             base = open_ground(
                 config,
                 facts,
-                listeners,
                 line,
                 registry=registry,
                 metrics_page=metrics_page,
@@ -118,6 +115,7 @@ async def _live(
                 base,
                 line,
                 Doors(doors_end),
+                accepted,
                 shared,
                 opener=opener,
                 disk=SYSTEM_DISK,

@@ -36,8 +36,7 @@ from diskless.cluster.reachable import ReachableBroker
 from diskless.cluster.reader_routing import ReaderRouting
 from diskless.config import Config
 from diskless.listeners.connection_limits import ListenerLimits
-from diskless.listeners.endpoints import Endpoint
-from diskless.listeners.listeners import Listener, plan_listeners
+from diskless.listeners.listeners import Listener, listeners_elsewhere, plan_listeners
 from diskless.listeners.tls_keys import KeyWatch, TlsKeys
 from diskless.loop.loop_watch import LoopWatch
 from diskless.metrics import MetricsPage
@@ -67,6 +66,9 @@ from diskless.storage.data_directory import DataDirectory
 from diskless.topics.schema_notes import SchemaNotes
 from diskless.transactions.transaction_numbers import TransactionNumbers
 from diskless.workers.birth_facts import BirthFacts
+from diskless.workers.connections.accepted import AcceptedConnections
+from diskless.workers.connections.heavy_connections import HeavyConnections
+from diskless.workers.connections.metrics import heavy_connection_metrics
 from diskless.workers.doors import Doors
 from diskless.workers.head_client import HeadClient
 from diskless.workers.head_line import HeadLine
@@ -139,7 +141,6 @@ class WorkerParts:
 def open_ground(
     config: Config,
     facts: BirthFacts,
-    sockets: Sequence[socket.socket],
     line: HeadLine,
     *,
     registry: CollectorRegistry,
@@ -147,10 +148,11 @@ def open_ground(
     clock: Clock,
     rng: random.Random,
 ) -> WorkerGround:
-    """`sockets` are the listeners', in the order of the configuration. Raises InvalidSettings."""
+    """What a worker has before its parts. Raises InvalidSettings."""
+    planned = plan_listeners(config.listeners)
     keys = [
         TlsKeys(plan.bind.listener, config.of_listener(plan.bind.listener, config.tls), clock)
-        for plan in plan_listeners(config.listeners)
+        for plan in planned
         if plan.protocol.is_tls
     ]
     notes = LineNotes(line.send, clock)
@@ -162,7 +164,7 @@ def open_ground(
         data=DataDirectory(
             path=Path(facts.data), node_id=facts.node_id, cluster_id=facts.cluster_id
         ),
-        listeners=_listeners(config, sockets, keys),
+        listeners=listeners_elsewhere(planned, facts.addresses, keys),
         tls=KeyWatch(keys),
         registry=registry,
         metrics_page=metrics_page,
@@ -171,38 +173,19 @@ def open_ground(
     )
 
 
-def _listeners(
-    config: Config, sockets: Sequence[socket.socket], keys: Sequence[TlsKeys]
-) -> Sequence[Listener]:
-    keys_of = {one.listener: one for one in keys}
-    listeners = []
-    for plan, bound in zip(plan_listeners(config.listeners), sockets, strict=True):
-        host, port = bound.getsockname()[:2]
-        listeners.append(
-            Listener(
-                name=plan.bind.listener,
-                protocol=plan.protocol,
-                socket=bound,
-                advertised=plan.advertised or Endpoint(plan.bind.listener, host, port),
-                inter_broker_rank=plan.inter_broker_rank,
-                tls=keys_of.get(plan.bind.listener),
-            )
-        )
-    return listeners
-
-
 async def open_worker(
     stack: AsyncExitStack,
     tasks: asyncio.TaskGroup,
     base: WorkerGround,
     line: HeadLine,
     doors: Doors,
+    accepted: socket.socket,
     shared: SharedDescriptors,
     *,
     opener: StoreOpener,
     disk: Disk,
 ) -> WorkerParts:
-    """Build, recover the own chunks, listen; what is opened is pushed on `stack`."""
+    """Build, recover the own chunks, serve what is `accepted`; what is opened is on `stack`."""
     config, clock = base.config, base.clock
     watch = LoopWatch(config.loop, clock=clock, metrics=LoopLag(base.registry))
     await stack.enter_async_context(watch)
@@ -242,6 +225,7 @@ async def open_worker(
     # not fail because of one that is being written.
     checks_max = max(1, TOKEN_CHECKS_MAX // base.facts.count)
     tokens = await open_tokens(stack, tasks, base, checks_max=checks_max, is_checked=False)
+    counts = ConnectionCounts(shared.connections, base.lane)
     server = KafkaServer(
         base.listeners,
         apis=_apis(base, line, storage, state, reads, quotas, relay),
@@ -259,11 +243,22 @@ async def open_worker(
         listener_limits=_listener_limits(config),
         other_connections=SharedCounts(shared.names, base.lane),
         processes=base.facts.count,
-        counts=ConnectionCounts(shared.connections, base.lane),
+        counts=counts,
         first_connection=(base.facts.life << _CONNECTION_BITS) + 1,
         ended=relay.gone,
     )
     await stack.enter_async_context(server)
+    names = [listener.name for listener in base.listeners]
+    taker = AcceptedConnections(
+        accepted,
+        admit=lambda one: server.admit(names[one.listener], one.client, one.host),
+        took=counts.took,
+    )
+    stack.callback(taker.close)
+    taker.start()
+    heavy = HeavyConnections(server, line.tell_load, clock=clock)
+    run_until_stop(stack, tasks, heavy.tell_loads(), "load")
+    run_until_stop(stack, tasks, heavy.give_up_when_asked(line.giving_up), "heavy-connections")
     parts = WorkerParts(
         base=base,
         storage=storage,
@@ -273,7 +268,9 @@ async def open_worker(
         tokens=tokens,
         server=server,
     )
-    base.metrics_page.add([*process_metrics(parts), *security_metrics(parts)])
+    base.metrics_page.add(
+        [*process_metrics(parts), *security_metrics(parts), *heavy_connection_metrics(heavy)]
+    )
     return parts
 
 

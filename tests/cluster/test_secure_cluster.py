@@ -96,6 +96,7 @@ class SecureCluster:
         settings = {
             **SHARED,
             "broker.workers": str(self._workers),
+            "broker.workers.active.min": str(self._workers),
             "listeners": listeners,
             "advertised.listeners": f"CLIENTS://127.0.0.1:{self.gates[node_id].port}",
             "bootstrap.admin.password": f"file:{self._password}",

@@ -12,6 +12,9 @@ from diskless.config import explain_all
 from diskless.parts.broker_parts import BrokerParts
 from diskless.request_metrics import LoopLag, RequestMetrics
 from diskless.topics.topic_configs import TOPIC_CONFIGS
+from diskless.workers.connections.assigner import Assigner
+from diskless.workers.connections.heavy_connections import HeavyConnections
+from diskless.workers.connections.metrics import assigner_metrics, heavy_connection_metrics
 from tiering.jobs.statistics import TierStatistics
 from wal.clock import SystemClock
 
@@ -25,6 +28,11 @@ def test_the_page_has_every_metric_and_no_other() -> None:
     kinds = {metric.name: metric.type for metric in registry.collect()}
     # The sources read their components at a scrape only, so none is needed to name them.
     kinds |= {source.name: source.kind for source in broker_metrics(cast(BrokerParts, None))}
+    workers = [
+        *assigner_metrics(cast(Assigner, None)),
+        *heavy_connection_metrics(cast(HeavyConnections, None)),
+    ]
+    kinds |= {source.name: source.kind for source in workers}
     tier = tier_metrics(TierStatistics(SystemClock()), SystemClock())
     kinds |= {source.name: source.kind for source in tier}
     exposed = {name + ("_total" if kind == "counter" else "") for name, kind in kinds.items()}

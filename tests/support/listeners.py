@@ -11,6 +11,7 @@ def plain_listener(name: str = "PLAINTEXT") -> Listener:
     return Listener(
         name=name,
         protocol=SecurityProtocol.PLAINTEXT,
+        address=bound.getsockname()[:2],
         socket=bound,
         advertised=Endpoint(name, *bound.getsockname()[:2]),
         inter_broker_rank=0,

@@ -1,43 +1,30 @@
-"""Workers accept in turns, by how many connections each has."""
+"""The head and the workers see how many connections each has."""
 
 import os
 
-from diskless.shared.connection_counts import PATIENCE_S, ConnectionCounts, forget, make_counts
+from diskless.shared.connection_counts import ConnectionCounts
 
 
-def test_who_has_more_than_another_leaves_the_next_connection_to_it() -> None:
-    fd = make_counts(3)
-    first, second, third = (ConnectionCounts(fd, number) for number in (1, 2, 3))
+def test_all_processes_see_what_each_worker_has_and_has_taken() -> None:
+    fd = ConnectionCounts.make(3)
+    head, *workers = (ConnectionCounts(fd, number) for number in range(4))
     os.close(fd)
-    first.changed(2)
-    second.changed(1)
-    third.changed(1)
-    patience = [one.patience_s() for one in (first, second, third)]
-    assert patience == [PATIENCE_S, 0.0, 0.0]
-    assert [one.elsewhere() for one in (first, second, third)] == [2, 3, 3]
+    for connections, worker in enumerate(workers, start=1):
+        worker.changed(connections)
+        worker.took(10 * connections)
+    assert head.rows() == workers[0].rows() == [(1, 10), (2, 20), (3, 30)]
+    assert [one.elsewhere() for one in workers] == [5, 4, 3]
 
 
-def test_a_worker_that_begins_anew_has_none() -> None:
-    fd = make_counts(2)
-    first, second = (ConnectionCounts(fd, number) for number in (1, 2))
-    second.changed(7)
-    ConnectionCounts(fd, 2)
-    os.close(fd)
-    assert first.elsewhere() == 0
-
-
-def test_a_worker_that_is_gone_has_none_and_is_left_none() -> None:
-    fd = make_counts(3)
-    first, second, third = (ConnectionCounts(fd, number) for number in (1, 2, 3))
-    for one in (first, second, third):
+def test_a_worker_that_is_gone_or_begins_anew_has_none() -> None:
+    fd = ConnectionCounts.make(2)
+    head, first, second = (ConnectionCounts(fd, number) for number in range(3))
+    for one in (first, second):
         one.changed(5)
-    forget(fd, 2)
-    third.changed(6)
-    assert [one.elsewhere() for one in (first, third)] == [6, 5]
-    assert [one.patience_s() for one in (first, third)] == [0.0, PATIENCE_S]
-    forget(fd, 1)
-    assert third.patience_s() == 0.0
-    second = ConnectionCounts(fd, 2)
+        one.took(7)
+    head.forget(2)
+    assert head.rows() == [(5, 7), (0, 0)]
+    assert first.elsewhere() == 0
+    ConnectionCounts(fd, 1)
     os.close(fd)
-    assert third.patience_s() == PATIENCE_S
-    assert second.elsewhere() == 6
+    assert head.rows() == [(0, 0), (0, 0)]

@@ -15,13 +15,15 @@ from tests.support.stock_clients import confluent_admin, create_topic
 
 OUT_OF_ORDER_SEQUENCE: Final = 45
 CONNECTIONS: Final = 4
-"""Those of one client; workers accept in turns, so some are at either."""
+"""Those of one client; both are used, so some are at either."""
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     place = tmp_path_factory.mktemp("workers")
-    with BrokerProcess(place / "data", place, {"broker.workers": "2"}) as broker:
+    with BrokerProcess(
+        place / "data", place, {"broker.workers": "2", "broker.workers.active.min": "2"}
+    ) as broker:
         broker.start()
         yield broker
         broker.stop()

@@ -53,6 +53,7 @@ pytestmark = pytest.mark.clients
 
 SETTINGS = {
     "broker.workers": "2",
+    "broker.workers.active.min": "2",
     "wal.commit.interval.ms": "5",
     "group.initial.rebalance.delay.ms": "0",
     "diskless.metadata.topic.num.partitions": "2",

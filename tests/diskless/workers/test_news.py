@@ -7,6 +7,7 @@ from uuid import UUID
 import pytest
 
 from diskless.workers.birth_facts import BirthFacts
+from diskless.workers.connections.balance import Load
 from diskless.workers.doors import CALLS, CLIENT, NOTE_BYTES_MAX, BadNote, DoorKeeper, Doors, Note
 from diskless.workers.head_line import HEAD_LOST, HeadLine, end_with
 from diskless.workers.line import ENDS, LOGS, SYNC, TOPICS, Frames, Line, frame
@@ -61,8 +62,19 @@ def test_topics_ends_quotas_cluster_and_logs_come_back_as_they_were() -> None:
 
 def test_birth_facts_and_notes_come_back_as_they_were() -> None:
     api = RelayedApi(3, "Metadata", 0, 12, 9, 0, True)
-    facts = BirthFacts(number=1, life=3, count=2, node_id=0, cluster_id="c", data="/d", apis=[api])
+    facts = BirthFacts(
+        number=1,
+        life=3,
+        count=2,
+        node_id=0,
+        cluster_id="c",
+        data="/d",
+        addresses=[("127.0.0.1", 9092), ("::1", 9093)],
+        apis=[api],
+    )
     assert BirthFacts.decode(facts.encode()) == facts
+    load = Load(0.75, is_short=True)
+    assert Load.decode(memoryview(load.encode())) == load
     note = Note(CLIENT, "::1", "ann", "INSIDE", 7 << 32)
     assert Note.decode(note.encode()) == note
     for bad in (b"[]", b'{"purpose": 1}', b'{"other": "x"}', b"\xff", b'{"purpose": "x"}'):

@@ -81,7 +81,11 @@ class SecuredWorkers(Secured):
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     place = tmp_path_factory.mktemp("secured")
     secured = SecuredWorkers(place)
-    settings: dict[str, Any] = {**secured.settings(), "broker.workers": "2"}
+    settings: dict[str, Any] = {
+        **secured.settings(),
+        "broker.workers": "2",
+        "broker.workers.active.min": "2",
+    }
     with BrokerProcess(place / "data", place, settings) as secured.process:
         secured.process.start()
         secured.open_up()

@@ -70,6 +70,7 @@ class SecuredWorkers:
         listeners = ",".join(f"{name}://127.0.0.1:{port}" for name, port in self.ports.items())
         settings = {
             "broker.workers": "2",
+            "broker.workers.active.min": "2",
             "listeners": listeners,
             "advertised.listeners": listeners,
             "listener.security.protocol.map": "SHORT:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,"

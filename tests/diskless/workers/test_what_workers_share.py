@@ -1,7 +1,7 @@
 """Two workers of a broker are one broker: what one has taken the other serves, limits and counts.
 
-Which worker has a connection, nobody is told; they take new ones in turns, so of a few each has
-some, and what holds for all of them holds for both.
+Which worker has a connection, nobody is told; both are used, so of a few each has some, and what
+holds for all of them holds for both.
 """
 
 import asyncio
@@ -31,6 +31,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     place: Path = tmp_path_factory.mktemp("workers")
     settings = {
         "broker.workers": "2",
+        "broker.workers.active.min": "2",
         "wal.commit.interval.ms": "5",
         "max.connections.per.ip": str(2 * CONNECTIONS),
     }

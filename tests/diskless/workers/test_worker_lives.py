@@ -19,6 +19,7 @@ TOPIC: Final = "flights"
 PARTITIONS: Final = 3
 SETTINGS: Final = {
     "broker.workers": "2",
+    "broker.workers.active.min": "2",
     "num.partitions": str(PARTITIONS),
     "wal.commit.interval.ms": "20",
 }
@@ -190,7 +191,7 @@ def test_a_paused_worker_answers_nobody_once_its_head_is_gone(tmp_path: Path) ->
 @pytest.mark.parametrize("workers", [1, 2])
 def test_chunks_of_a_worker_that_is_no_more_are_committed(tmp_path: Path, workers: int) -> None:
     data = tmp_path / "data"
-    settings = {**SETTINGS, "broker.workers": "3"}
+    settings = {**SETTINGS, "broker.workers": "3", "broker.workers.active.min": "3"}
     with BrokerProcess(data, tmp_path, settings) as broker:
         broker.start()
         confluent_producer(broker.bootstrap).list_topics(TOPIC, 60)

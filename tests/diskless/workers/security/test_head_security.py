@@ -71,29 +71,27 @@ async def head() -> AsyncIterator[Head]:
 
 
 def test_a_client_that_cannot_be_is_refused_whatever_a_worker_says() -> None:
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
+    def listener(name: str, protocol: SecurityProtocol, rank: int | None = None) -> Listener:
+        return Listener(
+            name=name,
+            protocol=protocol,
+            address=("127.0.0.1", 1),
+            socket=None,
+            advertised=Endpoint(name, "h", 1),
+            inter_broker_rank=rank,
+        )
 
-        def listener(name: str, protocol: SecurityProtocol, rank: int | None = None) -> Listener:
-            return Listener(
-                name=name,
-                protocol=protocol,
-                socket=bound,
-                advertised=Endpoint(name, "h", 1),
-                inter_broker_rank=rank,
-            )
-
-        listeners = {
-            "PLAIN": listener("PLAIN", SecurityProtocol.PLAINTEXT, 1),
-            "SASL": listener("SASL", SecurityProtocol.SASL_SSL),
-            "BROKERS": listener("BROKERS", SecurityProtocol.SASL_SSL, 0),
-        }
-        allowed = {
-            (name, user)
-            for name in (*listeners, "OTHER", "")
-            for user in ("ann", ANONYMOUS, BROKER_USER, "")
-            if cannot_be(Note(CLIENT, "10.0.0.1", user, name, 1), listeners) is None
-        }
+    listeners = {
+        "PLAIN": listener("PLAIN", SecurityProtocol.PLAINTEXT, 1),
+        "SASL": listener("SASL", SecurityProtocol.SASL_SSL),
+        "BROKERS": listener("BROKERS", SecurityProtocol.SASL_SSL, 0),
+    }
+    allowed = {
+        (name, user)
+        for name in (*listeners, "OTHER", "")
+        for user in ("ann", ANONYMOUS, BROKER_USER, "")
+        if cannot_be(Note(CLIENT, "10.0.0.1", user, name, 1), listeners) is None
+    }
     assert allowed == {
         ("PLAIN", "ann"),
         ("PLAIN", ANONYMOUS),
