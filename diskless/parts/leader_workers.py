@@ -15,7 +15,9 @@ from metadata.coordinator.end_notes import EndNotes
 from metadata.coordinator.metadata_partition import MetadataPartition, Worker
 from metadata.coordinator.placement import PlacementFixing
 from metadata.operations import CATALOGUE
+from metadata.records.segment_identity import SEGMENTS_PREFIX
 from metadata.replica.replica import Replica
+from metadata.table_operations import TABLES_PREFIX
 from metadata.workers.catalogue_sweep import CatalogueSweep
 from metadata.workers.deposed_broker import DeposedBroker
 from metadata.workers.file_workers import FileWorkers
@@ -26,9 +28,11 @@ from metadata.workers.producer_expiry import ProducerExpiry
 from metadata.workers.retention import RetentionWorker
 from metadata.workers.row_sweeper import RowSweeper
 from metadata.workers.snapshot_keeper import SnapshotKeeper
+from metadata.workers.sweeps.bucket_sweep import BucketSweep
 from metadata.workers.sweeps.segments_sweep import SegmentsSweep
 from metadata.workers.sweeps.tables_sweep import TablesSweep
 from metadata.workers.tier_lag import TierLag
+from wal.chunks.kept_notes import NOTES_PREFIX
 from wal.chunks.object_notes import long_schemas, schema_reference
 from wal.coordinates import TopicIdPartition
 
@@ -129,7 +133,6 @@ def leader_workers(
                 log_began_ms=lambda: coordinator.replica.log_began_ms,
                 settings=config.coordinator,
                 clock=clock,
-                rng=rng,
             )
             segments = SegmentsSweep(
                 store,
@@ -138,9 +141,17 @@ def leader_workers(
                 confirm_leadership=coordinator.lease.confirm,
                 settings=config.coordinator,
                 clock=clock,
-                rng=rng,
             )
-            others += [orphans, notes, tables, segments]
+            sweeps = (
+                (NOTES_PREFIX, notes.next_pass),
+                (TABLES_PREFIX, tables.sweep_once),
+                (SEGMENTS_PREFIX, segments.sweep_once),
+            )
+            others.append(orphans)
+            others += [
+                BucketSweep(prefix, sweep_once, settings=config.coordinator, rng=rng)
+                for prefix, sweep_once in sweeps
+            ]
     else:
         catalogue = partitions[CATALOGUE]
         sweep = CatalogueSweep(

@@ -10,25 +10,17 @@ from typing import Final
 from sqlalchemy import and_, func, select
 
 from metadata.apply.apply_deletions import RowDeletions
+from metadata.apply.apply_segments import insert_segment
 from metadata.apply.transaction import StateTransaction
-from metadata.operations import PARQUET_SEGMENT
 from metadata.records.rewrites import (
     RewriteEndedRecord,
     RewritePlannedRecord,
     RewriteRecord,
     SegmentRewrittenRecord,
 )
-from metadata.records.segment_identity import segment_digest
 from metadata.rewrites import NO_REWRITE
 from metadata.state.image import RewriteState
-from metadata.state.schema import (
-    FILE_ANSWERS,
-    FILES,
-    NOT_DELETABLE,
-    REWRITES,
-    SEGMENTS,
-    pack_owners,
-)
+from metadata.state.schema import REWRITES, SEGMENTS
 from wal.coordinates import TopicIdPartition
 from wal.errors import CorruptState
 
@@ -104,31 +96,7 @@ def _replace(
     dropped = deletions.drop_segments(
         state.id, record.base_offset, record.last_offset, timestamp_ms, topic_id
     )
-    transaction.insert(
-        FILES,
-        file_id,
-        PARQUET_SEGMENT,
-        record.object_bytes,
-        -1,
-        timestamp_ms,
-        1,
-        record.object_bytes,
-        NOT_DELETABLE,
-        1,
-        record.object_key,
-        pack_owners(()),
-    )
-    transaction.insert(FILE_ANSWERS, file_id, segment_digest(record), b"")
-    transaction.insert(
-        SEGMENTS,
-        state.id,
-        record.last_offset,
-        record.base_offset,
-        file_id,
-        record.record_count,
-        record.crc32c,
-        record.max_timestamp_ms,
-    )
+    insert_segment(transaction, file_id, state.id, record, timestamp_ms)
     live_bytes = state.live_bytes - dropped.size_bytes + record.object_bytes
     transaction.put_partition(record.partition, state, state._replace(live_bytes=live_bytes))
 

@@ -13,6 +13,7 @@ from metadata.records.records import (
     SegmentCommittedRecord,
     SegmentPlannedRecord,
 )
+from metadata.records.rewrites import SegmentRewrittenRecord
 from metadata.records.segment_identity import segment_digest
 from metadata.state.image import PlannedSegment
 from metadata.state.schema import (
@@ -94,6 +95,24 @@ def commit_segment(
     )
     deletions.drop_batches(state.id, record.base_offset, record.last_offset, timestamp_ms)
     is_live = record.last_offset >= state.log_start_offset
+    insert_segment(transaction, file_id, state.id, record, timestamp_ms, is_live=is_live)
+    if is_live:
+        live_bytes += record.object_bytes
+    after = deletions.drop_ended(state)._replace(live_bytes=live_bytes)
+    if after != state:
+        transaction.put_partition(record.partition, state, after)
+
+
+def insert_segment(
+    transaction: StateTransaction,
+    file_id: int,
+    partition_id: int,
+    record: SegmentCommittedRecord | SegmentRewrittenRecord,
+    timestamp_ms: int,
+    *,
+    is_live: bool = True,
+) -> None:
+    """Insert its file and its answer; and the segment, unless all of its records are deleted."""
     transaction.insert(
         FILES,
         file_id,
@@ -110,10 +129,9 @@ def commit_segment(
     )
     transaction.insert(FILE_ANSWERS, file_id, segment_digest(record), b"")
     if is_live:
-        live_bytes += record.object_bytes
         transaction.insert(
             SEGMENTS,
-            state.id,
+            partition_id,
             record.last_offset,
             record.base_offset,
             file_id,
@@ -121,9 +139,6 @@ def commit_segment(
             record.crc32c,
             record.max_timestamp_ms,
         )
-    after = deletions.drop_ended(state)._replace(live_bytes=live_bytes)
-    if after != state:
-        transaction.put_partition(record.partition, state, after)
 
 
 def forget_files(transaction: StateTransaction, record: FilesDeletedRecord) -> None:

@@ -25,18 +25,15 @@ Failure cases: a notes object that cannot be read is reported and left alone. Ru
 metadata partition 0; retries for ever.
 """
 
-import asyncio
 import logging
 import random
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final
 
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.workers.note_keeper import all_of, exists
-from metadata.workers.periodic import repeat
 from wal.chunks.kept_notes import (
     NOTES_PREFIX,
     KeptNotes,
@@ -48,7 +45,6 @@ from wal.chunks.kept_notes import (
     notes_key,
 )
 from wal.chunks.object_notes import CommitNote, TopicLookup, schema_reference
-from wal.clock import Sleep
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.errors import CorruptObject, ObjectNotFound
 from wal.failpoint import failpoint
@@ -65,12 +61,10 @@ MERGED_BYTES_MAX: Final = 1 << 20
 """Read and held at a time, and the largest notes object that a sweep makes."""
 
 EVERYTHING_AFTER: Final = 24
-"""In every so manieth pass all notes objects are looked through: once a day by default."""
+"""One pass in this many looks through all notes objects: once a day by default."""
 
 SCHEMA_KEPT_MS: Final = 3_600_000
 """By then a schema that was noted is set, or will not be."""
-
-BACKOFF_MAX_S: Final = 300.0
 
 _logger = logging.getLogger(__name__)
 
@@ -105,7 +99,6 @@ class NotesSweep:
         schemas: Callable[[], Collection[str]] = _no_schemas,
         settings: CoordinatorSettings,
         rng: random.Random,
-        sleep: Sleep = asyncio.sleep,
     ) -> None:
         """`log_began_ms`: when the metadata log got its first record; None for an empty log.
 
@@ -121,7 +114,6 @@ class NotesSweep:
         self._schemas = schemas
         self._settings = settings
         self._rng = rng
-        self._sleep = sleep
         self._passes = 0
         # What follows counts from the start of this sweep.
         self.notes_dropped = 0
@@ -129,18 +121,8 @@ class NotesSweep:
         self.objects_deleted = 0
         """Notes objects whose content is elsewhere, or of no use any more."""
 
-    async def run(self) -> None:
-        """Sweep until cancelled, once per interval of the orphan scan."""
-        await repeat(
-            self._pass,
-            interval_s=self._settings.orphan_scan_interval_ms / 1000,
-            backoff_max_s=BACKOFF_MAX_S,
-            sleep=self._sleep,
-            failed=partial(_logger.warning, "sweeping %s: %s", NOTES_PREFIX),
-            rng=self._rng,
-        )
-
-    async def _pass(self) -> None:
+    async def next_pass(self) -> None:
+        """One pass, now and then over everything. Raises: as `sweep_once`."""
         await self.sweep_once(everything=self._passes % EVERYTHING_AFTER == 0)
         self._passes += 1
 

@@ -284,7 +284,6 @@ class TieredTopics:
             confirm_leadership=self.coordinator.lease.confirm,
             settings=replace(SETTINGS, orphan_scan_grace_ms=0, clock_skew_max_ms=0),
             clock=self.clock,
-            rng=self.rng,
         )
         await sweep.sweep_once()
         self.segments_swept += sweep.objects_deleted

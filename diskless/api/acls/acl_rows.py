@@ -5,7 +5,8 @@ is asked first. Then a broker without an authorizer says SECURITY_DISABLED, as K
 that nobody asks would look like protection.
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from diskless.api.access import Access
 from diskless.api.errors import SecurityDisabled
@@ -14,6 +15,8 @@ from diskless.ports import AclAdmin, ClientInfo
 from diskless.protocol.messages import Fields
 from metadata.acls import AclBinding, AclFilter
 from wal.errors import DisklessError
+
+Asked = TypeVar("Asked", AclBinding, AclFilter)
 
 
 def refusal(
@@ -24,6 +27,14 @@ def refusal(
     if refused is None and acls is None:
         return SecurityDisabled("this broker has no authorizer: set authorizer=acl")
     return refused
+
+
+def checked(check: Callable[[Asked], Asked], asked: Asked) -> Asked | DisklessError:
+    """What `check` returns or raises, for an answer that goes on with the other rows."""
+    try:
+        return check(asked)
+    except DisklessError as error:
+        return error
 
 
 def rule_of(row: Any) -> AclBinding:

@@ -14,7 +14,7 @@ from typing import Final
 from diskless.acls.acl_checks import check_rule
 from diskless.acls.acl_text import rule_text
 from diskless.api.access import Access
-from diskless.api.acls.acl_rows import refusal, rule_of
+from diskless.api.acls.acl_rows import checked, refusal, rule_of
 from diskless.api.errors import error_fields
 from diskless.authorization import AclOperation
 from diskless.loop.long_work import PORTION_TOPICS, Steps, in_portions
@@ -54,7 +54,7 @@ def api(acls: AclAdmin | None, access: Access) -> Api:
         refused = refusal(access, acls, request.client, AclOperation.ALTER)
         outcomes: list[AclBinding | DisklessError] = []
         for row in asked.creations:
-            outcomes.append(refused or _checked(rule_of(row)))
+            outcomes.append(refused or checked(check_rule, rule_of(row)))
             yield
         wanted = [outcome for outcome in outcomes if isinstance(outcome, AclBinding)]
 
@@ -69,10 +69,3 @@ def api(acls: AclAdmin | None, access: Access) -> Api:
         return Deferred(created(wanted), encode, None)
 
     return Api(key=KEY, name="CreateAcls", versions=range(1, 4), flexible_from=2, handler=handle)
-
-
-def _checked(rule: AclBinding) -> AclBinding | DisklessError:
-    try:
-        return check_rule(rule)
-    except DisklessError as error:
-        return error

@@ -14,7 +14,7 @@ from typing import Final
 from diskless.acls.acl_checks import check_filter
 from diskless.acls.acl_text import rule_text
 from diskless.api.access import Access
-from diskless.api.acls.acl_rows import entry_fields, filter_of, refusal, resource_fields
+from diskless.api.acls.acl_rows import checked, entry_fields, filter_of, refusal, resource_fields
 from diskless.api.errors import error_fields
 from diskless.authorization import AclOperation
 from diskless.loop.long_work import Steps, in_portions
@@ -45,11 +45,11 @@ def api(acls: AclAdmin | None, access: Access) -> Api:
     def handle(request: Request) -> Steps[Outcome]:
         asked = yield from decode_request(KEY, request.version, request.body)
         refused = refusal(access, acls, request.client, AclOperation.ALTER)
-        checked: list[AclFilter | DisklessError] = []
+        filters: list[AclFilter | DisklessError] = []
         for row in asked.filters:
-            checked.append(refused or _checked(filter_of(row)))
+            filters.append(refused or checked(check_filter, filter_of(row)))
             yield
-        wanted = [item for item in checked if isinstance(item, AclFilter)]
+        wanted = [item for item in filters if isinstance(item, AclFilter)]
 
         def encode(outcomes: Sequence[_Outcome]) -> ReplySteps:
             for outcome in outcomes:
@@ -60,7 +60,7 @@ def api(acls: AclAdmin | None, access: Access) -> Api:
                         yield
             left = iter(outcomes)
             results = (
-                _result(item if isinstance(item, DisklessError) else next(left)) for item in checked
+                _result(item if isinstance(item, DisklessError) else next(left)) for item in filters
             )
             values = {"filter_results": results}
             return (yield from encode_response(KEY, request.version, values))
@@ -71,13 +71,6 @@ def api(acls: AclAdmin | None, access: Access) -> Api:
         return Deferred(deleted(wanted), encode, None)
 
     return Api(key=KEY, name="DeleteAcls", versions=range(1, 4), flexible_from=2, handler=handle)
-
-
-def _checked(wanted: AclFilter) -> AclFilter | DisklessError:
-    try:
-        return check_filter(wanted)
-    except DisklessError as error:
-        return error
 
 
 def _result(outcome: _Outcome) -> Fields:

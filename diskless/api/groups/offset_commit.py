@@ -13,6 +13,7 @@ from typing import Final
 
 from diskless.api.access import Access, allowed_rows
 from diskless.api.errors import kafka_code
+from diskless.api.groups.offset_rows import answered_topics, asked_offsets
 from diskless.authorization import AclOperation
 from diskless.groups.group_router import GroupRouter
 from diskless.groups.requests import RETENTION_AS_CONFIGURED, CommitOffset, CommitOffsets
@@ -32,17 +33,7 @@ def api(groups: GroupRouter, access: Access) -> Api:
     def handle(request: Request) -> Steps[Outcome]:
         version = request.version
         asked = yield from decode_request(KEY, version, request.body)
-        offsets = yield from collected(
-            CommitOffset(
-                topic.name,
-                item.partition_index,
-                item.committed_offset,
-                getattr(item, "committed_leader_epoch", -1),
-                item.committed_metadata or "",
-            )
-            for topic in asked.topics
-            for item in topic.partitions
-        )
+        offsets = yield from collected(asked_offsets(asked.topics))
         commit = CommitOffsets(
             group_id=asked.group_id,
             generation_id=asked.generation_id_or_member_epoch,
@@ -54,17 +45,7 @@ def api(groups: GroupRouter, access: Access) -> Api:
         )
 
         def encode(errors: Sequence[DisklessError | None]) -> ReplySteps:
-            codes = map(kafka_code, errors)
-            topics = (
-                {
-                    "name": topic.name,
-                    "partitions": (
-                        {"partition_index": item.partition_index, "error_code": next(codes)}
-                        for item in topic.partitions
-                    ),
-                }
-                for topic in asked.topics
-            )
+            topics = answered_topics(asked.topics, map(kafka_code, errors))
             return encode_response(KEY, version, {"topics": topics})
 
         group_refused = access.refused_group(request.client, AclOperation.READ, commit.group_id)

@@ -18,6 +18,7 @@ from typing import Final
 
 from diskless.api.access import Access, allowed_rows
 from diskless.api.errors import kafka_code
+from diskless.api.groups.offset_rows import answered_topics, asked_offsets
 from diskless.api.known_errors import known_error
 from diskless.authorization import AclOperation
 from diskless.groups.errors import GroupCoordinatorUnavailable, GroupLoading
@@ -40,17 +41,7 @@ def api(groups: GroupRouter, access: Access) -> Api:
     def handle(request: Request) -> Steps[Outcome]:
         version, client = request.version, request.client
         asked = yield from decode_request(KEY, version, request.body)
-        offsets = yield from collected(
-            CommitOffset(
-                topic.name,
-                item.partition_index,
-                item.committed_offset,
-                getattr(item, "committed_leader_epoch", -1),
-                item.committed_metadata or "",
-            )
-            for topic in asked.topics
-            for item in topic.partitions
-        )
+        offsets = yield from collected(asked_offsets(asked.topics))
         producer = Producer(asked.transactional_id, asked.producer_id, asked.producer_epoch)
         commit = CommitOffsets(
             group_id=asked.group_id,
@@ -68,17 +59,7 @@ def api(groups: GroupRouter, access: Access) -> Api:
             return kafka_code(known_error(KEY, version, error))
 
         def encode(errors: Sequence[DisklessError | None]) -> ReplySteps:
-            codes = map(code, errors)
-            topics = (
-                {
-                    "name": topic.name,
-                    "partitions": (
-                        {"partition_index": item.partition_index, "error_code": next(codes)}
-                        for item in topic.partitions
-                    ),
-                }
-                for topic in asked.topics
-            )
+            topics = answered_topics(asked.topics, map(code, errors))
             return encode_response(KEY, version, {"topics": topics})
 
         id_refused = access.refused_transactional_id(

@@ -23,9 +23,7 @@ A crash or a second sweeper costs a repetition. A task that is very late may put
 after it was deleted; the next pass finds it. Retries for ever.
 """
 
-import asyncio
 import logging
-import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
@@ -38,13 +36,11 @@ from metadata.records.segment_identity import SEGMENTS_PREFIX, NamedSegment, nam
 from metadata.replica.replica import Replica
 from metadata.rules.rewriting.leftovers import may_be_committed
 from metadata.state.file_queries import known_files
-from metadata.workers.periodic import repeat
-from wal.clock import Clock, Sleep
+from wal.clock import Clock
 from wal.coordinates import ObjectKey
 from wal.stores.object_store import ObjectStat, ObjectStore
 
 DECIDED_AT_ONCE: Final = 1_000
-BACKOFF_MAX_S: Final = 300.0
 
 _logger = logging.getLogger(__name__)
 
@@ -61,8 +57,6 @@ class SegmentsSweep:
         confirm_leadership: Callable[[], Awaitable[None]],
         settings: CoordinatorSettings,
         clock: Clock,
-        rng: random.Random,
-        sleep: Sleep = asyncio.sleep,
     ) -> None:
         """`replicas` are all that this broker has, that of the `catalogue` among them.
 
@@ -74,21 +68,8 @@ class SegmentsSweep:
         self._confirm_leadership = confirm_leadership
         self._settings = settings
         self._clock = clock
-        self._rng = rng
-        self._sleep = sleep
         self.objects_deleted = 0
         """Since the start of this sweep."""
-
-    async def run(self) -> None:
-        """Sweep until cancelled."""
-        await repeat(
-            self.sweep_once,
-            interval_s=self._settings.orphan_scan_interval_ms / 1000,
-            backoff_max_s=BACKOFF_MAX_S,
-            sleep=self._sleep,
-            failed=partial(_logger.warning, "sweeping %s: %s", SEGMENTS_PREFIX),
-            rng=self._rng,
-        )
 
     async def sweep_once(self) -> None:
         """One pass. Raises: ObjectStoreUnavailable, NotCoordinator."""

@@ -13,25 +13,17 @@ the orphan scan, and deletes what lies below the id of a topic that the catalogu
 A crash or a second sweeper costs a repetition. Retries for ever. No other object names these files.
 """
 
-import asyncio
-import logging
-import random
 from collections.abc import Callable
-from functools import partial
 from typing import Final
 from uuid import UUID
 
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.table_operations import TABLES_PREFIX
-from metadata.workers.periodic import repeat
-from wal.clock import Clock, Sleep
+from wal.clock import Clock
 from wal.coordinates import ObjectKey
 from wal.stores.object_store import ObjectStat, ObjectStore
 
 DELETED_AT_ONCE: Final = 1_000
-BACKOFF_MAX_S: Final = 300.0
-
-_logger = logging.getLogger(__name__)
 
 
 class TablesSweep:
@@ -45,8 +37,6 @@ class TablesSweep:
         log_began_ms: Callable[[], int | None],
         settings: CoordinatorSettings,
         clock: Clock,
-        rng: random.Random,
-        sleep: Sleep = asyncio.sleep,
     ) -> None:
         """`log_began_ms`: when the metadata log got its first record; None for an empty log."""
         self._store = store
@@ -54,21 +44,8 @@ class TablesSweep:
         self._log_began_ms = log_began_ms
         self._settings = settings
         self._clock = clock
-        self._rng = rng
-        self._sleep = sleep
         self.objects_deleted = 0
         """Since the start of this sweep."""
-
-    async def run(self) -> None:
-        """Sweep until cancelled."""
-        await repeat(
-            self.sweep_once,
-            interval_s=self._settings.orphan_scan_interval_ms / 1000,
-            backoff_max_s=BACKOFF_MAX_S,
-            sleep=self._sleep,
-            failed=partial(_logger.warning, "sweeping %s: %s", TABLES_PREFIX),
-            rng=self._rng,
-        )
 
     async def sweep_once(self) -> None:
         """One pass. Raises: ObjectStoreUnavailable."""

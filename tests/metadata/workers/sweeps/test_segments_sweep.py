@@ -1,6 +1,5 @@
 """Objects that jobs wrote as segments, and that nobody commits."""
 
-import random
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -47,7 +46,6 @@ class Bed:
             confirm_leadership=self._confirm,
             settings=SETTINGS,
             clock=clock,
-            rng=random.Random(1),
         )
 
     async def _confirm(self) -> None:

@@ -1,6 +1,5 @@
 """Metadata files of tables whose topic is gone."""
 
-import random
 from collections.abc import AsyncIterator
 from uuid import UUID
 
@@ -30,7 +29,6 @@ class Bed:
             log_began_ms=lambda: self.began_ms,
             settings=SETTINGS,
             clock=clock,
-            rng=random.Random(1),
         )
 
     async def put(self, *keys: str) -> None:
