@@ -1,4 +1,4 @@
-"""Time as an argument.
+"""Clocks: time is an argument everywhere, so tests decide what it is.
 
 Everything that needs the time takes a `Clock`, and what waits takes a `Sleep`, so that a test or a
 simulation can own both. Wall time orders nothing: offsets come from the metadata log, leases and

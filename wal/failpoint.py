@@ -1,4 +1,4 @@
-"""Named crash points.
+"""Named crash points: tests kill a process at one, or make it fail there.
 
 `failpoint("upload.after_put")` does nothing, at the cost of one dictionary test, unless the process
 was told to act there. Crash tests start a broker with

@@ -1,4 +1,4 @@
-"""What classic and KIP-848 groups share: what they want done, and when a member is not who it says.
+"""What classic and KIP-848 groups share: their effects, and the check of a member's identity.
 
 Both have the same methods, and LiveGroups drives them without a look at their kind. A group is a
 state machine without clock, I/O or waiting. Each event is a call with the monotonic time; what is

@@ -1,15 +1,17 @@
-"""Connections that nobody has authenticated yet: how many there may be, and their memory.
+"""Limits the connections that nobody has authenticated yet: their number, and their memory.
 
-A tenth of all connections may be in the middle of their log-in, and a few of one address, so that
-whoever does not log in keeps nobody else out. Each is counted with PLACE_BYTES; a token that is
-larger is received only once its length is reserved of what all of them share. Who gets none is not
-read from until others are done, which takes them LOGIN_MAX_S at most (`diskless.sasl.login`).
+At most a tenth of all connections may be in the middle of their log-in, and only a few of one
+address, so clients that never log in do not keep the others out. Such a connection has a *place*,
+which counts as PLACE_BYTES. A token that is larger is received only when its length has been
+reserved in the memory that all places share. A connection without a place, or without that memory,
+is not read from until other log-ins are done; none takes longer than LOGIN_MAX_S
+(`diskless.sasl.login`).
 
-Where a broker is several processes, the numbers of connections hold for all of them together, and
-each has an even share of the memory: nobody would wake who waits for what another one gives back.
+A broker may be several processes. The limits on numbers then hold for all of them together. The
+memory is divided among them evenly: a process cannot wake a connection that waits in another one.
 
-Invariants: a place that began ends once, and gives back what it had reserved; whoever waits is
-woken when something was given back.
+Invariants: a place ends once, and gives back what it has reserved; a connection that waits is woken
+when something is given back.
 """
 
 from collections import Counter
@@ -23,7 +25,7 @@ SHARED_BYTES: Final = 64 << 20
 """Of all log-ins of a broker together."""
 
 SHARE_OF_CONNECTIONS: Final = 10
-"""One in so many connections may be in the middle of its log-in."""
+"""One connection in this many may be in the middle of its log-in."""
 CONNECTIONS_MIN: Final = 10
 
 _ALL, _ADDRESS = "log-ins", "log-ins of "
@@ -31,7 +33,7 @@ _ALL, _ADDRESS = "log-ins", "log-ins of "
 
 
 class PendingLogins:
-    """Those of one server."""
+    """The places of one server."""
 
     def __init__(
         self,
@@ -42,8 +44,10 @@ class PendingLogins:
         processes: int = 1,
         token_max: int = 0,
     ) -> None:
-        """`connections_max`: of all connections, authenticated or not; `others`: the counts of the
-        other processes, so many of which share the memory; each may hold `token_max` bytes.
+        """`connections_max`: of all connections, authenticated or not.
+
+        `others`: the counts of the other processes. `processes` share the memory; in each of them
+        there is room for a token of `token_max` bytes.
         """
         share = max(connections_max // SHARE_OF_CONNECTIONS, CONNECTIONS_MIN)
         self._places_max = min(share, SHARED_BYTES // 2 // PLACE_BYTES)

@@ -1,4 +1,4 @@
-"""Long rows: lists and tuples whose items are let go of a portion in each turn of the loop.
+"""Long rows: lists and tuples whose items are freed a portion in each turn of the loop.
 
 Letting go of a list of a hundred thousand objects is one call of the interpreter, which takes some
 25 ms. Who holds such a list last is rarely known: a request stays in the closures of its handler, a

@@ -1,4 +1,4 @@
-"""A task that runs from here to the stop of the broker."""
+"""Runs a task until the broker stops."""
 
 import asyncio
 from collections.abc import Coroutine

@@ -1,4 +1,4 @@
-"""The ground of all parts of a broker: its settings, its directory, its address and health checks.
+"""What all parts of a broker stand on: its settings, its directory, its address and health checks.
 
 The data directory is locked first. Then the addresses are taken, because other brokers are told
 where this one is before it serves anything; and health checks are answered, so that a start and a

@@ -1,15 +1,15 @@
-"""How clients log in on the listeners that ask for it, and the first user of a cluster.
+"""Sets up log-ins on the listeners that ask for them, and creates the first user of a cluster.
 
-The rules of a log-in are made for each such listener of its own settings; users, the counting of
-failures and the threads that check passwords are shared by all of them. A worker makes the same
-rules, of users that its head tells it of, and has the head count failures. On the inter-broker
-listeners with SASL brokers of one bucket log in to each other (diskless/sasl/broker_login.py).
+Each such listener has its own rules, made from its own settings. All of them share the users, the
+counts of failed log-ins and the threads that check passwords. A worker makes the same rules; its
+head tells it the users, and counts the failures. On inter-broker listeners with SASL, the brokers
+of a bucket log in to each other (diskless/sasl/broker_login.py).
 
 The first user comes from the data directory (`diskless user add --data`) or from the configuration
-(`bootstrap.admin`), and is set only where the cluster has no user: after that both are passed over.
+(`bootstrap.admin`). It is created only while the cluster has no user; later both are ignored.
 
-Failure case: a catalogue that cannot be written to ends the start, and what is in the data
-directory stays there for the next one.
+Failure case: a catalogue that cannot be written to ends the start. What is in the data directory
+stays there for the next start.
 """
 
 import asyncio

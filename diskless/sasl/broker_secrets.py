@@ -1,4 +1,4 @@
-"""The secrets of the cluster that count now, as this broker knows them, and the next one in time.
+"""The cluster secrets that are valid now, as this broker knows them, and the next one.
 
     secrets = BrokerSecrets(found, load, clock)
     secrets.offered             # what another broker must prove to have

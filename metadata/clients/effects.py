@@ -1,4 +1,4 @@
-"""When a change of topics, quotas, users or ACLs is in this broker's catalogue too.
+"""Tells when a change of topics, quotas, users or ACLs has reached this broker's catalogue.
 
 A broker that does not lead the catalogue reads a little behind it. Who changed something through
 this broker wants to see it here, so the routed client waits for that. Each such operation has a

@@ -1,4 +1,4 @@
-"""The metadata log: what the coordinator's truth is, whatever it is stored on.
+"""The metadata log: the coordinator's truth, whatever it is stored on.
 
 A metadata log is an ordered sequence of *metadata records* (metadata/records/records.py), each an
 opaque byte string here. Offsets count records, as in Kafka, without gaps. Records are appended in

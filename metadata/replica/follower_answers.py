@@ -1,4 +1,4 @@
-"""What a replica may answer that perhaps has not read everything there is.
+"""What a replica may answer that may not have read the whole log.
 
 An offset or a partition that it has not heard of may be there all the same, and its leader knows.
 """

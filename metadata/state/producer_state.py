@@ -1,4 +1,4 @@
-"""Kafka's rules for idempotent producers, over one producer's state, and over many at a time.
+"""Kafka's rules for idempotent producers, for one producer's state and for many at a time.
 
 The coordinator keeps one state per (partition, producer id): the producer's epoch and its last five
 batches. `check_sequence` decides what a new batch is (new, a duplicate, or refused). What a batch

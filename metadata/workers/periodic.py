@@ -1,4 +1,4 @@
-"""`repeat` does one thing every so often, for ever: how nearly every worker of a leader runs.
+"""`repeat` calls a function at intervals, for ever: how nearly every worker of a leader runs.
 
 A pause comes first, so that what a new leader has to do does not all begin at once. What fails and
 may work later is reported and tried again; each failure in a row doubles the pause, up to a limit.

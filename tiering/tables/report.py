@@ -1,4 +1,4 @@
-"""What a pass over the tables did; apart from its code, which needs PyIceberg."""
+"""What a pass over the tables did. It has a file of its own because the pass needs PyIceberg."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

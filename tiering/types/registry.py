@@ -1,4 +1,4 @@
-"""Asks a schema registry, by the HTTP interface that Confluent's has, and others took over.
+"""Asks a schema registry, through the HTTP interface of Confluent's, which others serve too.
 
 The tiering job alone does; a registry is a setting of the job, so that no client can make a broker
 ask an address of its choice. Nothing is believed to be small or quick: an answer has at most 1 MiB

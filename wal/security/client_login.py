@@ -1,4 +1,4 @@
-"""As whom a client logs in, from the properties that Kafka's clients have for that.
+"""Reads from the properties of Kafka's clients as whom a client logs in.
 
     sasl.mechanism=SCRAM-SHA-512              (or librdkafka's sasl.mechanisms)
     sasl.username=ann

@@ -1,4 +1,4 @@
-"""Values that are told to nobody: a secret that was configured, and files that hold one.
+"""Secrets: configured values that are never shown, and the files that hold them.
 
 A `Secret` shows as `***` wherever values are shown: in logs, tracebacks, the repr of what has it,
 f-strings. Only `reveal` gives it, which is called where it is used and nowhere else. It is not

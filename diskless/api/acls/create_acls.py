@@ -1,4 +1,4 @@
-"""CreateAcls, key 30, versions 1-3: rules that are there afterwards.
+"""CreateAcls, key 30, versions 1-3: adds rules of access control.
 
 - Asks for ALTER on the cluster.
 - A rule is refused for itself, and does not hinder the others: INVALID_REQUEST for one that there

@@ -1,4 +1,4 @@
-"""DeleteAcls, key 31, versions 1-3: the rules that filters find go, and are told.
+"""DeleteAcls, key 31, versions 1-3: deletes the rules that filters find, and lists them.
 
 - Asks for ALTER on the cluster.
 - The coordinator finds them, so a rule that was created through another broker a moment ago goes as

@@ -1,4 +1,4 @@
-"""Fetch, key 1, versions 4-18.
+"""Fetch, key 1, versions 4-18: records of partitions from given offsets on.
 
 - Sessions (KIP-227) are diskless/fetch/fetch_sessions.py's: what a session leaves out of a request
   is read as well, and what has not changed is left out of its answer.

@@ -1,4 +1,4 @@
-"""ListOffsets, key 2, versions 1-9.
+"""ListOffsets, key 2, versions 1-9: where a log begins and ends, and offsets by time.
 
 - Linearisable over all brokers, and exact to the record for timestamps.
 - With isolation level 1 (read_committed), the latest offset is the last stable one, and a record at

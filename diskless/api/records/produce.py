@@ -1,4 +1,4 @@
-"""Produce, key 0, versions 3-13.
+"""Produce, key 0, versions 3-13: appends record batches, and answers with their offsets.
 
 - Advertised from 0 (see `diskless/api/cluster/api_versions.py`); 0-2 carry formats older than
   RecordBatch and close the connection.

@@ -1,4 +1,4 @@
-"""CreateTopics, key 19, versions 2-7.
+"""CreateTopics, key 19, versions 2-7: creates topics with their partitions and configs.
 
 - Any replication factor is accepted and 1 is reported: the object store replicates. A manual
   assignment gives that number of partitions; its brokers are ignored, since any broker serves any

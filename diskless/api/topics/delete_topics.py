@@ -1,4 +1,4 @@
-"""DeleteTopics, key 20, versions 1-6; version 6 names topics by name or by id.
+"""DeleteTopics, key 20, versions 1-6: deletes topics; version 6 names them by name or by id.
 
 - The metadata topic cannot be deleted: INVALID_TOPIC_EXCEPTION. (Kafka's internal topics can.)
 - A topic is gone when it is answered; the request's timeout is not needed.

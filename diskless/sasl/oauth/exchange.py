@@ -1,4 +1,4 @@
-"""OAUTHBEARER: one message with a token, and one more where it was no good.
+"""OAUTHBEARER: one message with a token, and a second one if the token is refused.
 
     n,a=USER,^Aauth=Bearer TOKEN^A…^A^A     the client's; `a=` may be left out
     (empty)                                 it is logged in

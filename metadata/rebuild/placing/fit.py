@@ -1,4 +1,4 @@
-"""Decides which of the runs without note belong into which gap between known offsets.
+"""Decides which of the runs without notes belong into which gap between known offsets.
 
 Offsets are dense, so a gap was full; what filled it is still there, unless an object is lost. So a
 gap takes the runs that fill it exactly: first those that have room nowhere else, then all that may

@@ -1,4 +1,4 @@
-"""In which order runs without note lie that share a place: a gap, or the tail.
+"""Orders the runs without notes that share a place: a gap, or the tail.
 
 One writer's runs lie in the order of their ULIDs. Those of several are merged one by one:
 next comes a run whose floor is reached, whose producers' sequences follow what is placed, and whose

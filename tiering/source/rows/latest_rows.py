@@ -1,4 +1,4 @@
-"""Of the records of a share those that are the newest of their key, for option `latest`.
+"""Keeps the newest record of each key in a share, for option `latest`.
 
     keys of the share -> without those that come again behind it -> rows at the offsets left
 
