@@ -72,6 +72,24 @@ def test_the_table_has_every_package_and_sums(script: ModuleType, tmp_path: Path
     ]
 
 
+def test_the_longest_files_and_the_fullest_folders_come_first(
+    script: ModuleType, tmp_path: Path
+) -> None:
+    for name, lines in (("wal/a", 2), ("wal/b", 3), ("diskless/api/c", 4), ("tests/d", 9)):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / f"{name}.py").write_text("x = 1\n\n" * lines, encoding="utf-8")
+    rows = [row.split() for row in script.largest(tmp_path, 2).splitlines()]
+    assert rows == [
+        ["lines", "code", "lines", "longest", "files"],
+        ["8", "4", "diskless/api/c.py"],
+        ["6", "3", "wal/b.py"],
+        [],
+        ["files", "fullest", "of", "2", "folders"],
+        ["2", "wal"],
+        ["1", "diskless/api"],
+    ]
+
+
 def run(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, SCRIPT, *arguments], capture_output=True, text=True, check=False
