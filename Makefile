@@ -23,7 +23,7 @@ LISTEN ?= 127.0.0.1:9092
 STORE ?= directory
 BENCH ?= all
 PYTEST_ARGS ?=
-WORKERS ?= $(if $(PYTEST_ARGS),0,3)
+WORKERS ?= $(if $(PYTEST_ARGS),0,4)
 LIBRDKAFKA ?=
 KAFKA_PYTHON ?=
 SUITES ?=
@@ -71,7 +71,7 @@ help:
 	@echo '  make clean            remove .venv, .venv-localstack, caches and build/ (with its data)'
 	@echo
 	@echo 'Variables: DATA=$(DATA) LISTEN=$(LISTEN) BENCH=$(BENCH) PYTEST_ARGS="tests/wal -k chunk"'
-	@echo '           WORKERS=3 (processes that share the tests; none where PYTEST_ARGS is given)'
+	@echo '           WORKERS=4 (processes that share the tests; none where PYTEST_ARGS is given)'
 	@echo '           PYTHON=/path/to/python (3.11 or newer; looked for on the PATH by default)'
 	@echo 'Needed: Python >= 3.11; for demo, test and bench also Java >= 17 (Spark).'
 

@@ -1,11 +1,12 @@
 """Which tests stay together when several processes share a run, and which of them begin first.
 
-`make test` runs three workers of pytest-xdist with `--dist loadgroup`: one worker runs a group, in
+`make test` runs four workers of pytest-xdist with `--dist loadgroup`: one worker runs a group, in
 order. The tests of a file are a group, so that what a module sets up is set up once. Tests of a
-kind are one group across files: those that start JVMs (`jvm`), those that need a server of a
-session (Spark's session, LocalStack, MinIO, moto), those that measure a broker (`measures`). So no
-two tests of a kind run at the same time, and no server is started twice, but MinIO, which takes a
-second, also for a test that needs Spark.
+kind are one group across files: those that start JVMs (`jvm`), those that start Spark in processes
+of their own (`spark programs`), those that need a server of a session (Spark's session, LocalStack,
+MinIO, moto), those that measure a broker (`measures`). So no two tests of a kind run at the same
+time, and no server is started twice, but for tests that need it beside Spark: MinIO, which takes a
+second, and in `make test-all`, or where there is no MinIO, LocalStack.
 
 Groups are handed out in the order in which tests are collected. The longest come first here: else
 the run ends with one worker that has begun a long one late, and another with nothing to do.
@@ -21,48 +22,47 @@ from _pytest.nodeid import coerce_node_id
 
 _KINDS: Final = {
     "jvm": "jvm",
-    "spark": "spark and s3",
-    "localstack": "spark and s3",
+    "spark": "spark programs",
+    "localstack": "localstack",
     "minio": "minio",
     "moto": "moto",
     "measures": "measures",
 }
-"""Group by marker. Some tests need both Spark and LocalStack, so these two share one."""
+"""Group by marker, the first that a test has."""
 
-_SERVERS: Final = {"moto_endpoint": "moto"}
-"""Group by the session's fixture that a test asks for."""
+_SERVERS: Final = {"spark_roller": "spark session", "moto_endpoint": "moto"}
+"""Group by the session's fixture that a test asks for, whatever it is marked."""
 
 LONGEST_FIRST: Final = (
-    "spark and s3",
-    "moto",
     "jvm",
+    "spark programs",
+    "moto",
+    "spark session",
     "test_coordinator_conformance.py",
-    "test_coordinator_crash.py",
-    "test_rebalance_storms.py",
     "measures",
-    "minio",
+    "localstack",
     "test_rebuild.py",
-    "test_file_workers.py",
-    "test_snapshot_crash.py",
-    "test_start_from_snapshot.py",
-    "test_coordinator_machine.py",
-    "test_slow_consumers.py",
-    "test_compaction.py",
-    "test_crash_points.py",
+    "test_rebalance_storms.py",
+    "minio",
     "test_groups.py",
-    "test_cli.py",
-    "test_kafkajs.py",
-    "test_merges.py",
-    "test_object_store_faults.py",
-    "test_holes.py",
     "test_cluster.py",
+    "test_object_store_faults.py",
+    "test_snapshot_crash.py",
     "test_groups_move.py",
-    "test_secure_cluster.py",
-    "test_worker_lives.py",
-    "test_gateways.py",
-    "test_admin_clients.py",
-    "test_every_version.py",
+    "test_login.py",
+    "test_crash_points.py",
+    "test_scram.py",
     "test_stock_clients.py",
+    "test_gateways.py",
+    "test_oauth.py",
+    "test_start_from_snapshot.py",
+    "test_file_workers.py",
+    "test_slow_consumers.py",
+    "test_consumer_protocol.py",
+    "test_quota_clients.py",
+    "test_cli.py",
+    "test_protocol_messages.py",
+    "test_secure_cluster.py",
 )
 """Kinds, and files, of more than a quarter of a minute; one that is missing costs time, no more."""
 
@@ -88,11 +88,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def _group(item: pytest.Item) -> str:
-    for marker, group in _KINDS.items():
-        if item.get_closest_marker(marker) is not None:
-            return group
     for fixture, group in _SERVERS.items():
         if fixture in getattr(item, "fixturenames", ()):
+            return group
+    for marker, group in _KINDS.items():
+        if item.get_closest_marker(marker) is not None:
             return group
     # Not its location: cases that a class inherits, and state machines, are written elsewhere.
     path = item.nodeid.partition("::")[0]
