@@ -144,6 +144,11 @@ def sink_of_share(name: str) -> str | None:
     return sink_id if slash else None
 
 
+def home_of_share(name: str) -> int:
+    """The home of the sink whose share is kept under a name; of a name that is one's alone."""
+    return int(name.partition("/")[0])
+
+
 class StagedFile(NamedTuple):
     """An object that a task has put."""
 

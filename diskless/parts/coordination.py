@@ -35,6 +35,7 @@ from diskless.parts.storage import Storage
 from diskless.quotas.quotas import QuotaEnforcer
 from diskless.replica.metadata_topic import MetadataTopic
 from diskless.sasl.broker_secrets import BrokerSecrets
+from diskless.sinks.home_asker import home_asker
 from diskless.sinks.share_teller import ShareTeller
 from diskless.sinks.sink_counts import SinkCounts
 from diskless.topics.noted_facts import NotedFacts
@@ -123,6 +124,7 @@ async def open_coordination(
     def workers(coordinator: PartitionCoordinator) -> Sequence[Worker]:
         # Partitions run, and come to lead, when what follows them here is there.
         index = coordinator.coordinator_id
+        coordinator.sinks.unsettled.ask_homes(home_asker(client, timeout_ms=_ASKED_WITHIN_MS))
         counting, all_workers = leader_workers(
             coordinator, base, storage, partitions, client, peers
         )

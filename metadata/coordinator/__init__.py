@@ -3,7 +3,7 @@
 - `coordinator`: what it can be asked; `segment_plans`: what of it is rolled next;
   `rewrites`: what is merged or compacted next
 - `sinks`: the batches of sinks; `sink_notes`: what of them a rebuild must find in the bucket;
-  `end_notes`: the same of how transactions end
+  `unsettled_batches`: what of them is not rolled yet; `end_notes`: notes of how transactions end
 - `placement`: which coordinator a group or a transactional id has
 - `transactions`: of transactional ids, and their ends in partitions and groups
 - `pipeline`: decide, append, apply, answer; `lease`: what keeps others from standing

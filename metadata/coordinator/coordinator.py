@@ -282,10 +282,7 @@ class PartitionCoordinator:
         )
 
     async def commit_sink(self, request: CommitSink) -> SinkCommit:
-        """All objects of a sink's batch, or none; noted in the bucket when this returns.
-
-        Raises as `commit_files`, and Rejected.
-        """
+        """A sink's batch, all of it or none, and noted. Raises as `commit_files`, and Rejected."""
         return await self.sinks.commit(request)
 
     async def find_sink(self, sink_id: str) -> Sink | None:
@@ -352,6 +349,7 @@ class PartitionCoordinator:
             self.replica,
             clock=self._clock,
             settings=self._settings,
+            unsettled=self.sinks.unsettled,
             asked=asked,
         )
 

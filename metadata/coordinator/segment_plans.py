@@ -9,6 +9,7 @@ from uuid import UUID
 
 from metadata import operations as ops
 from metadata.coordinator.pipeline import Pipeline
+from metadata.coordinator.unsettled_batches import UnsettledBatches
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.replica.replica import Replica
 from metadata.rules.segments import Candidate, candidates, decide_plans, is_tiered, survey
@@ -23,6 +24,7 @@ async def plan_segments(
     *,
     clock: Clock,
     settings: CoordinatorSettings,
+    unsettled: UnsettledBatches,
     asked: ops.PlanSegments,
 ) -> Sequence[ops.SegmentPlan]:
     """At most `plans_per_call_max` plans are outstanding at any time.
@@ -34,10 +36,12 @@ async def plan_segments(
     room = limit - len(replica.image.plans)
     found: Sequence[Candidate] = ()
     if room > 0:
+        await unsettled.settle()
         found = candidates(
             replica.image,
             settings,
             replica.topic_configs,
+            unsettled.held_from(),
             asked.wants,
             replica.topic_columns,
         )

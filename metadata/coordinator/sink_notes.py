@@ -30,7 +30,8 @@ under the name of the share. The home notes its own when the batch is complete, 
 batch with it. So a share of which the home has noted nothing is of a batch that nobody was
 answered, and a rebuild leaves it out (metadata/rebuild/sink_shares.py).
 
-What segments have of a batch by the time of its note is not noted: segments tell it themselves.
+What segments have of a batch that is noted again is not in the note: segments tell it themselves.
+Before the first note they have nothing of it (metadata/coordinator/unsettled_batches.py).
 
 Failure cases: ObjectStoreUnavailable, when a note cannot be put: a commit is of unknown outcome to
 its driver then, who asks again.
@@ -112,7 +113,7 @@ class SinkNotes:
             for sink_id in sink_ids
             if (sink := self._replica.image.sinks.get(sink_id)) is not None
             and sink_id not in self._replica.image.open_batches
-            and self._noted.get(sink_id) != _name_of(sink)
+            and not self.has_noted(sink)
         ]
         if self._place is None or not sinks:
             return
@@ -128,6 +129,10 @@ class SinkNotes:
         failpoint("sink.after_note")
         for sink in sinks:
             self._noted[sink.sink_id] = _name_of(sink)
+
+    def has_noted(self, sink: Sink) -> bool:
+        """Whether the note of this batch is durable, or none is wanted."""
+        return self._place is None or self._noted.get(sink.sink_id) == _name_of(sink)
 
     async def _notes_of(self, sinks: Collection[Sink], place: NotePlace) -> KeptNotes:
         ranges = [

@@ -12,6 +12,7 @@ from typing import Final
 
 from metadata.coordinator.pipeline import Pipeline
 from metadata.coordinator.sink_notes import SinkNotes
+from metadata.coordinator.unsettled_batches import UnsettledBatches
 from metadata.messages.commit_file import pack_files, unpack_files
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.replica.replica import Replica
@@ -67,6 +68,7 @@ class Sinks:
         self._perform = pipeline.perform
         self._replica = replica
         self._notes = notes
+        self.unsettled: Final = UnsettledBatches(replica, notes)
         self._clock = clock
         self._steady_clock = steady_clock
         self._settings = settings

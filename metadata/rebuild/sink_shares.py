@@ -4,7 +4,8 @@ Each coordinator notes its share of a sink's batch under the share's name before
 home, with the time of the decision, and the home notes the sink's last batch when all have
 answered, with a time that is no earlier (metadata/coordinator/sink_notes.py). So a share that is
 later than what the home noted is of a batch that nobody was answered: its other shares may be known
-to nobody, and its query writes it again. What segments have of it by then stays.
+to nobody, and its query writes it again. No segment has anything of it
+(metadata/coordinator/unsettled_batches.py).
 
 Shares themselves are not restored: they tell a coordinator what its home has told it, and the new
 metadata begin with other homes, which have told nothing.

@@ -7,7 +7,8 @@ rolled.
 
 What is planned ends at the last stable offset, so that it is decided which of its batches become
 rows: markers and batches of aborted transactions do not. A transaction that has ended may lie in
-several plans.
+several plans. It ends before a batch of a sink that is not settled, too
+(metadata/coordinator/unsettled_batches.py).
 
 Planning is two steps, because the rows it needs are in SQLite and deciding must not wait. `survey`
 reads committed rows and proposes; `decide_plans` runs in the coordinator's turn and takes what
@@ -54,6 +55,8 @@ class Candidate(NamedTuple):
     state: PartitionState
     segment_bytes: int
     segment_ms: int
+    end_offset: int
+    """Nothing is planned from here on."""
     columns: bytes = b""
     """The typed columns of its topic."""
 
@@ -71,6 +74,7 @@ def candidates(
     image: CommittedImage,
     settings: CoordinatorSettings,
     configs_of: Callable[[UUID], Mapping[str, str] | None],
+    held_from: Mapping[TopicIdPartition, int],
     wanted: Callable[[str], bool] = lambda topic_name: True,
     columns_of: Callable[[UUID], TopicColumns] = lambda topic_id: TopicColumns(),
 ) -> Sequence[Candidate]:
@@ -78,7 +82,8 @@ def candidates(
 
     Left out are topics that are not tiered, those that `configs_of` does not know (the catalogue
     has not heard of them), those that are not `wanted`, by their name, and those whose typed
-    columns are not made of their configs yet.
+    columns are not made of their configs yet. They end at the last stable offset, or where they are
+    held before that.
     """
     found = []
     limits: dict[UUID, tuple[int, int, bytes] | None] = {}
@@ -103,7 +108,9 @@ def candidates(
             )
         limit = limits[topic_id]
         if limit is not None:
-            found.append(Candidate(partition, state, *limit))
+            segment_bytes, segment_ms, columns = limit
+            end = min(state.last_stable_offset, held_from.get(partition, state.last_stable_offset))
+            found.append(Candidate(partition, state, segment_bytes, segment_ms, end, columns))
     return found
 
 
@@ -130,18 +137,18 @@ def survey(
 
     A proposal is closed by the row that makes it reach `segment_bytes`, or by the
     SEGMENT_ROWS_MAX-th; a marker is a row without bytes. What remains is proposed when its first
-    row is older than `segment_ms`, or when `include_partial`. A row that reaches beyond the last
-    stable offset is not proposed.
+    row is older than `segment_ms`, or when `include_partial`. A row that reaches beyond the end of
+    its candidate is not proposed.
     """
     proposals: list[Proposal] = []
-    for partition, state, segment_bytes, segment_ms, columns in partitions:
+    for partition, state, segment_bytes, segment_ms, end_offset, columns in partitions:
         left_bytes = state.unplanned_bytes
         size = rows = 0
         base: int | None = None
         last = -1
         is_due = False
         for row in unrolled_rows(connection, state, state.planned_end_offset):
-            if row.last_offset >= state.last_stable_offset:
+            if row.last_offset >= end_offset:
                 break
             if len(proposals) >= proposals_max:
                 return proposals
@@ -159,7 +166,7 @@ def survey(
             if size >= segment_bytes or rows == SEGMENT_ROWS_MAX:
                 proposals.append(Proposal(partition, base, last, columns))
                 base = None
-        # What is not stable yet is counted among the bytes that are left.
+        # What lies behind the end is counted among the bytes that are left.
         if base is not None and is_due and len(proposals) < proposals_max:
             proposals.append(Proposal(partition, base, last, columns))
     return proposals

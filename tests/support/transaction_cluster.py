@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, Final, Self, cast
 from uuid import UUID
 
+from diskless.sinks.home_asker import home_asker
 from diskless.sinks.share_teller import ShareTeller
 from diskless.transactions.settings import TransactionSettings
 from diskless.transactions.transaction_ends import transaction_ends
@@ -214,6 +215,7 @@ class TransactionBroker:
         epoch = leader.leader_epoch
         index = coordinator.coordinator_id
         sinks = HeldSinks(coordinator.sinks, self.gate)
+        coordinator.sinks.unsettled.ask_homes(home_asker(self.client, timeout_ms=ASKED_WITHIN_MS))
         return [
             self.transactions.led(index, store, lambda: epoch),
             ShareTeller(sinks, index, self._tell_share, sleep=sleep_a_little),

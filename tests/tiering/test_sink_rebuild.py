@@ -9,10 +9,9 @@ from tiered_topics import TieredTopics
 from tiering_samples import SampleBatch, SampleRecord
 
 from metadata.messages.commit_file import pack_files
-from metadata.operations import CommitFile
-from metadata.sink_operations import CommitShare, SinkCommit, SinkRange
+from metadata.sink_operations import CommitShare, Sink, SinkCommit, SinkRange
 from wal.coordinates import TopicIdPartition
-from wal.errors import CommitOutcomeUnknown, ObjectStoreUnavailable, Rejected
+from wal.errors import CommitOutcomeUnknown, NotCoordinator, ObjectStoreUnavailable, Rejected
 from wal.failpoint import FailpointError, arm
 from wal.staging.staged_keys import STAGED_PREFIX
 from wal.stores.object_store import BytesBody
@@ -43,6 +42,16 @@ async def write(
         for values in objects
     ]
     return await world.commit_sink("sink", batch_id, files)
+
+
+async def commit_share(
+    world: TieredTopics, place: TopicIdPartition, decided_at_ms: int, value: bytes
+) -> None:
+    """Of batch 1 of the sink, whose home is another coordinator."""
+    file = await world.stage("sink", [(place, records(value))])
+    await world.coordinator.sinks.commit_share(
+        CommitShare(3, "sink", "User:spark", 1, bytes(16), decided_at_ms, pack_files([file]))
+    )
 
 
 async def values(world: TieredTopics, place: TopicIdPartition) -> list[bytes | None]:
@@ -217,15 +226,9 @@ async def test_a_batch_that_was_not_complete_is_left_out(world: TieredTopics) ->
     place = await world.create("flights", retention_ms="-1")
     await write(world, place, 0, (b"a",))
     (known,) = world.coordinator.replica.image.sinks.values()
-
-    def share(decided_at_ms: int, file: CommitFile) -> CommitShare:
-        return CommitShare(3, "sink", "User:spark", 1, bytes(16), decided_at_ms, pack_files([file]))
-
-    complete = await world.stage("sink", [(place, records(b"b"))])
-    await world.coordinator.sinks.commit_share(share(known.committed_at_ms, complete))
+    await commit_share(world, place, known.committed_at_ms, b"b")
     await world.produce([(place, records(b"c"))])
-    late = await world.stage("sink", [(place, records(b"d"))])
-    await world.coordinator.sinks.commit_share(share(known.committed_at_ms + 1, late))
+    await commit_share(world, place, known.committed_at_ms + 1, b"d")
     assert await values(world, place) == [b"a", b"b", b"c", b"d"]
     for _ in range(2):
         await world.sweep_notes()
@@ -236,3 +239,82 @@ async def test_a_batch_that_was_not_complete_is_left_out(world: TieredTopics) ->
     # Its driver was not answered, and writes it again.
     await write(world, place, 1, (b"d",))
     assert await values(world, place) == [b"a", b"b", b"c", b"d"]
+
+
+async def test_nothing_of_a_batch_is_rolled_before_it_is_known_as_complete(
+    world: TieredTopics,
+) -> None:
+    """Else its driver would write again what segments have already."""
+    place = await world.create("flights", retention_ms="-1")
+    await write(world, place, 0, (b"a",))
+    (known,) = world.coordinator.replica.image.sinks.values()
+    await world.produce([(place, records(b"b"))])
+    await commit_share(world, place, known.committed_at_ms + 1, b"c")
+    await world.produce([(place, records(b"d"))])
+
+    async def nobody(home: int, sink_id: str) -> Sink | None:
+        return None
+
+    async def the_one_before(home: int, sink_id: str) -> Sink | None:
+        assert (home, sink_id) == (3, "sink")
+        return known
+
+    async def out_of_reach(home: int, sink_id: str) -> Sink | None:
+        raise NotCoordinator("3")
+
+    for ask in (nobody, the_one_before, out_of_reach):
+        world.coordinator.sinks.unsettled.ask_homes(ask)
+        await world.roll()
+        assert [one.last_offset for one in await world.live_segments(place)] == [1]
+    await world.rebuild()
+    await write(world, place, 1, (b"c",))
+    found = await values(world, place)
+    # What was left out is a hole, with a filler in it.
+    assert [value for value in found if value in {b"a", b"b", b"c", b"d"}] == [
+        b"a",
+        b"b",
+        b"d",
+        b"c",
+    ]
+
+
+async def test_a_share_is_rolled_when_its_home_names_the_batch(world: TieredTopics) -> None:
+    place = await world.create("flights", retention_ms="-1")
+    await commit_share(world, place, 5, b"a")
+    (share,) = world.coordinator.replica.image.sinks.values()
+    await world.roll()
+    assert await world.live_segments(place) == []
+    asked = []
+
+    async def home(index: int, sink_id: str) -> Sink | None:
+        asked.append((index, sink_id))
+        return replace(share, sink_id=sink_id, committed_at_ms=7)
+
+    world.coordinator.sinks.unsettled.ask_homes(home)
+    for _ in range(2):
+        await world.roll()
+        assert [one.last_offset for one in await world.live_segments(place)] == [0]
+    assert asked == [(3, "sink")]
+
+
+async def test_what_cannot_be_noted_is_not_rolled_and_noted_by_the_next_roll(
+    world: TieredTopics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = await world.create("flights", retention_ms="-1")
+
+    async def unavailable(*_: object) -> None:
+        raise ObjectStoreUnavailable("503")
+
+    file = await world.stage("sink", [(place, records(b"a"))])
+    with monkeypatch.context() as patched:
+        patched.setattr(world.store, "put", unavailable)
+        with pytest.raises(CommitOutcomeUnknown, match="not noted yet"):
+            await world.commit_sink("sink", 0, [file])
+        await world.roll()
+        assert await world.live_segments(place) == []
+    # Its driver does not come again.
+    await world.roll()
+    assert len(await world.live_segments(place)) == 1
+    assert (await world.rebuild()).sinks == {"sink": 0}
+    assert (await write(world, place, 0, (b"a",))).is_repeated
+    assert await values(world, place) == [b"a"]

@@ -10,7 +10,7 @@ import pytest
 
 from diskless.sinks.shares import check_shares, shares_of
 from metadata.messages.sinks import COMMIT_SINK_HERE, CommitSinkAt
-from metadata.operations import CommitFile
+from metadata.operations import CommitFile, PlanSegments
 from metadata.sink_operations import CommitSink, SinkCommit, SinkRange, SinkShare
 from metadata.workers.file_agreement import give_up_files
 from tests.support.coordinator_bench import batch
@@ -32,6 +32,7 @@ TOPIC = "t"
 LOGS = 3
 HOME = 1
 A, B = bytes(range(16)), bytes(range(1, 17))
+EVERYTHING = PlanSegments(include_partial=True)
 
 Opened = Callable[..., AbstractAsyncContextManager[TransactionCluster]]
 
@@ -230,6 +231,32 @@ async def test_the_next_batch_waits_for_all_shares_of_the_last(opened: Opened) -
         assert driver.ends() == [5, 2, 2]
         await driver.commit(driver.batch(1))
         assert driver.ends() == [7, 4, 4]
+
+
+async def test_nothing_of_a_batch_is_planned_into_a_segment_before_it_is_complete(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(brokers=3) as cluster:
+        driver = Driver(cluster)
+
+        async def planned(index: int) -> list[tuple[int, int]]:
+            plans = await cluster.coordinator(index).plan_segments(EVERYTHING)
+            return [(plan.base_offset, plan.last_offset) for plan in plans]
+
+        await driver.commit(driver.batch(0))
+        monkeypatch.setattr("metadata.coordinator.sinks.COMPLETED_WITHIN_S", 0.05)
+        held = cluster.leading(2)
+        assert held is not None
+        held.gate.at = "hear_share"
+        committing = asyncio.create_task(driver.commit(driver.batch(1, count=3)))
+        await held.gate.held()
+        await cluster.until(lambda: driver.end(0) == 5, "a share is committed")
+        assert [await planned(0), await planned(HOME)] == [[(0, 1)], [(0, 1)]]
+        held.gate.at = None
+        await driver.is_complete()
+        await asyncio.gather(committing, return_exceptions=True)
+        for index in range(LOGS):
+            assert (await planned(index))[-1][1] == 4
 
 
 async def test_no_object_of_a_batch_is_given_up(opened: Opened) -> None:

@@ -30,6 +30,7 @@ async def proposed(
         rolls.state.image,
         CoordinatorSettings(),
         lambda _: {SEGMENT_BYTES_CONFIG: str(segment_bytes)},
+        {},
     )
     proposals = await rolls.state.state.read(
         partial(
