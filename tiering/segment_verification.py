@@ -1,9 +1,11 @@
 """Reads a whole segment from a blocking store and checks every byte of it.
 
 Called by a roll or a merge that finds its key taken, and by `diskless verify`. Reads one row group
-at a time.
+at a time. A merge and a compaction ask here for footers and sources, too.
 """
 
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from tiering.segment_format import (
@@ -14,6 +16,7 @@ from tiering.segment_format import (
     footer_length,
     parse_footer,
 )
+from tiering.segment_sources import SourceRange
 from wal.coordinates import ObjectKey
 from wal.crc import crc32c
 from wal.errors import CorruptObject, CorruptSegment, ObjectNotFound
@@ -94,6 +97,27 @@ def existing_segment(
         max_timestamp_ms=footer.max_timestamp_ms,
         raw_batch_count=footer.raw_batch_count,
     )
+
+
+def existing_sources(
+    store: BlockingStore, sources: Sequence[SourceRange], threads: ThreadPoolExecutor
+) -> Sequence[SourceRange]:
+    """Returns the sources whose object exists.
+
+    The newest source stays in any case: it says up to when the topic was written.
+    """
+    keys = sorted({source.object_key for source in sources}, key=lambda key: key.rpartition("/")[2])
+
+    def exists(key: ObjectKey) -> bool:
+        try:
+            store.head(key)
+        except ObjectNotFound:
+            return False
+        return True
+
+    there = {key for key, found in zip(keys, threads.map(exists, keys), strict=True) if found}
+    there.update(keys[-1:])
+    return [source for source in sources if source.object_key in there]
 
 
 def object_crc32c(store: BlockingStore, key: ObjectKey, object_bytes: int) -> int:

@@ -31,16 +31,7 @@ from wal.coordinates import (
     ObjectKey,
     TopicIdPartition,
 )
-from wal.crc import crc32c
-from wal.records.record_batch import (
-    CONTROL_BIT,
-    CRC_START,
-    HEADER,
-    HEADER_BYTES,
-    LENGTH_PREFIX_BYTES,
-    MAGIC_V2,
-    parse_header,
-)
+from wal.records.record_batch import CONTROL_BIT, packed_batch, parse_header
 from wal.wire.fields import zigzag
 
 FILLER_RECORDS_MAX: Final = 100_000
@@ -90,15 +81,11 @@ def filler_batches(record_count: int) -> Sequence[bytes]:
 
 def _filler(count: int) -> bytes:
     records = zlib.compress(b"".join(map(_control_record, range(count))), wbits=_GZIP_WINDOW)
-    attributes = CONTROL_BIT | _GZIP
-    covered = HEADER.pack(
-        0, HEADER_BYTES - LENGTH_PREFIX_BYTES + len(records), 0, MAGIC_V2, 0, attributes, count - 1,
-        NO_TIMESTAMP, NO_TIMESTAMP, NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE, count,
+    fields = (
+        CONTROL_BIT | _GZIP, count - 1, NO_TIMESTAMP, NO_TIMESTAMP, NO_PRODUCER_ID,
+        NO_PRODUCER_EPOCH, NO_SEQUENCE, count,
     )  # fmt: skip
-    crc = crc32c(records, crc32c(covered[CRC_START:]))
-    return b"".join(
-        (covered[: CRC_START - 4], crc.to_bytes(4, "big"), covered[CRC_START:], records)
-    )
+    return packed_batch(0, fields, records)
 
 
 def _control_record(offset_delta: int) -> bytes:

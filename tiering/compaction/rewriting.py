@@ -43,11 +43,11 @@ from tiering.merging.typed_union import made_by, typed_columns_of, union_of_type
 from tiering.segment_columns import SEGMENT_SCHEMA, read_whole_row_group, timestamps_ms
 from tiering.segment_format import EmptyBatch, SegmentFooter, SegmentIdentity, WrittenSegment
 from tiering.segment_sources import SourceRange, decode_sources
-from tiering.segment_verification import existing_segment
+from tiering.segment_verification import existing_segment, existing_sources
 from tiering.segment_writer import ROW_GROUP_BYTES, FileBody, SegmentWriter, put_together
 from wal.columns import Int64s
 from wal.coordinates import ObjectKey, Offset
-from wal.errors import CorruptSegment, ObjectExists, ObjectNotFound
+from wal.errors import CorruptSegment, ObjectExists
 from wal.failpoint import failpoint
 from wal.stores.blocking_store import BlockingStore
 
@@ -125,7 +125,9 @@ def _write(
     footers = [one.footer for one in inputs]
     producers = _Producers(footers)
     typed = union_of_typed([one.schema for one in inputs])
-    sources = _existing_sources(inputs, store)
+    found = [source for one in inputs for source in one.sources]
+    with ThreadPoolExecutor(_HEADS_AT_ONCE, thread_name_prefix="compact-head") as threads:
+        sources = existing_sources(store, found, threads)
     with tempfile.TemporaryFile(prefix="diskless-compact-", dir=temporary_directory) as file:
         with SegmentWriter(
             file, task.identity, sources, typed=typed, typed_columns=made_by(footers)
@@ -177,29 +179,6 @@ def _read_input(segment: RewriteInput, store: BlockingStore) -> _Input:
     footer, sources = checked_footer(segment, store)
     schema = pq.read_schema(pa.BufferReader(footer.footer_bytes))
     return _Input(key, footer, decode_sources(key, sources), schema)
-
-
-def _existing_sources(inputs: Sequence[_Input], store: BlockingStore) -> Sequence[SourceRange]:
-    """Where the inputs come from, as far as it exists.
-
-    The newest source stays in any case: it says up to when the topic was written.
-    """
-    found = [source for one in inputs for source in one.sources]
-    keys = sorted({source.object_key for source in found}, key=lambda key: key.rpartition("/")[2])
-
-    def exists(key: ObjectKey) -> bool:
-        try:
-            store.head(key)
-        except ObjectNotFound:
-            return False
-        return True
-
-    with ThreadPoolExecutor(_HEADS_AT_ONCE, thread_name_prefix="compact-head") as threads:
-        there = {
-            key for key, is_there in zip(keys, threads.map(exists, keys), strict=True) if is_there
-        }
-    there.update(keys[-1:])
-    return [source for source in found if source.object_key in there]
 
 
 # --- rows -----------------------------------------------------------------------------------------

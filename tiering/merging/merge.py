@@ -41,10 +41,10 @@ from tiering.merging.typed_union import made_by, typed_columns_of, union_of_type
 from tiering.segment_columns import SEGMENT_SCHEMA, read_whole_row_group
 from tiering.segment_format import SegmentFooter, SegmentIdentity, WrittenSegment
 from tiering.segment_sources import SourceRange, decode_sources
-from tiering.segment_verification import existing_segment, read_footer_and_sources
+from tiering.segment_verification import existing_segment, existing_sources, read_footer_and_sources
 from tiering.segment_writer import ROW_GROUP_BYTES, FileBody, SegmentWriter, put_together
 from wal.coordinates import ObjectKey
-from wal.errors import CorruptSegment, ObjectExists, ObjectNotFound
+from wal.errors import CorruptSegment, ObjectExists
 from wal.failpoint import failpoint
 from wal.stores.blocking_store import BlockingStore
 
@@ -76,7 +76,8 @@ def merge(
         with ThreadPoolExecutor(READS_AT_ONCE, thread_name_prefix="merge-read") as readers:
             inputs = list(readers.map(lambda one: _input(store, plan, one), plan.inputs))
             _check_neighbours(key, inputs)
-            sources = _existing_sources(store, inputs, readers)
+            found = [source for one in inputs for source in one.sources]
+            sources = existing_sources(store, found, readers)
             written = _write(key, identity, store, inputs, sources, readers, temporary_directory)
     records = sum(one.record_count for one in plan.inputs)
     if written.counts.records != records:
@@ -121,28 +122,6 @@ def _check_neighbours(key: ObjectKey, inputs: Sequence[_Input]) -> None:
     for one, following in pairwise(inputs):
         if following.footer.identity.base_offset != one.footer.identity.last_offset + 1:
             raise CorruptSegment(f"{key}: {following.key} does not follow {one.key}")
-
-
-def _existing_sources(
-    store: BlockingStore, inputs: Sequence[_Input], readers: ThreadPoolExecutor
-) -> Sequence[SourceRange]:
-    sources = [source for one in inputs for source in one.sources]
-    keys = sorted({source.object_key for source in sources}, key=_ulid)
-
-    def exists(key: ObjectKey) -> bool:
-        try:
-            store.head(key)
-        except ObjectNotFound:
-            return False
-        return True
-
-    kept = {key for key, is_there in zip(keys, readers.map(exists, keys), strict=True) if is_there}
-    kept.update(keys[-1:])
-    return [source for source in sources if source.object_key in kept]
-
-
-def _ulid(key: ObjectKey) -> str:
-    return key.rpartition("/")[2]
 
 
 def _row_groups(

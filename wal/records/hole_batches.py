@@ -16,21 +16,10 @@ A last offset delta has 31 bits; a hole that is longer takes several batches.
 from typing import Final
 
 from wal.coordinates import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP
-from wal.crc import crc32c
-from wal.records.record_batch import (
-    CONTROL_BIT,
-    CRC_START,
-    HEADER,
-    HEADER_BYTES,
-    LENGTH_PREFIX_BYTES,
-    MAGIC_V2,
-    EncodedBatch,
-)
+from wal.records.record_batch import CONTROL_BIT, EncodedBatch, packed_batch
 
 HOLE_OFFSETS_MAX: Final = 2**31
 """What one batch spans: its last offset delta is one less."""
-
-_LENGTH: Final = HEADER_BYTES - LENGTH_PREFIX_BYTES
 
 
 def hole_batches(first_offset: int, last_offset: int, *, leader_epoch: int) -> list[EncodedBatch]:
@@ -42,9 +31,7 @@ def hole_batches(first_offset: int, last_offset: int, *, leader_epoch: int) -> l
             CONTROL_BIT, delta, NO_TIMESTAMP, NO_TIMESTAMP, NO_PRODUCER_ID, NO_PRODUCER_EPOCH,
             NO_SEQUENCE, 0,
         )  # fmt: skip
-        uncovered = HEADER.pack(first_offset, _LENGTH, leader_epoch, MAGIC_V2, 0, *fields)
-        crc = crc32c(uncovered[CRC_START:])
-        data = HEADER.pack(first_offset, _LENGTH, leader_epoch, MAGIC_V2, crc, *fields)
+        data = packed_batch(first_offset, fields, leader_epoch=leader_epoch)
         batches.append(EncodedBatch(first_offset, first_offset + delta, data))
         first_offset += delta + 1
     return batches

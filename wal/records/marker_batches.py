@@ -16,16 +16,12 @@ import struct
 from typing import Final, NamedTuple
 
 from wal.coordinates import NO_SEQUENCE, Offset
-from wal.crc import crc32c
 from wal.records.record_batch import (
     CONTROL_BIT,
-    CRC_START,
-    HEADER,
     HEADER_BYTES,
-    LENGTH_PREFIX_BYTES,
-    MAGIC_V2,
     TRANSACTIONAL_BIT,
     EncodedBatch,
+    packed_batch,
 )
 from wal.wire.layouts import Int16, Int32
 
@@ -92,8 +88,5 @@ def marker_batch(marker: Marker, *, leader_epoch: int) -> EncodedBatch:
         CONTROL_BIT | TRANSACTIONAL_BIT, 0, marker.timestamp_ms, marker.timestamp_ms,
         marker.producer_id, marker.producer_epoch, NO_SEQUENCE, 1,
     )  # fmt: skip
-    length = MARKER_BYTES - LENGTH_PREFIX_BYTES
-    uncovered = HEADER.pack(marker.offset, length, leader_epoch, MAGIC_V2, 0, *fields) + record
-    crc = crc32c(uncovered[CRC_START:])
-    header = HEADER.pack(marker.offset, length, leader_epoch, MAGIC_V2, crc, *fields)
-    return EncodedBatch(marker.offset, marker.offset, header + record)
+    data = packed_batch(marker.offset, fields, record, leader_epoch=leader_epoch)
+    return EncodedBatch(marker.offset, marker.offset, data)

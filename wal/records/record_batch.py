@@ -116,6 +116,17 @@ class EncodedBatch(NamedTuple):
     """Not to be written to; it may be a part of what keeps other batches in memory too."""
 
 
+def packed_batch(
+    base_offset: int, fields: Sequence[int], records: bytes = b"", *, leader_epoch: int = 0
+) -> bytes:
+    """Returns the bytes of a whole batch; `fields` are those of its header behind the CRC."""
+    length = HEADER_BYTES - LENGTH_PREFIX_BYTES + len(records)
+    batch = bytearray(HEADER.pack(base_offset, length, leader_epoch, MAGIC_V2, 0, *fields))
+    batch += records
+    set_crc(batch, 0, crc32c(memoryview(batch)[CRC_START:]))
+    return bytes(batch)
+
+
 def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     """Read the header at `position`; `buffer` may end anywhere after the header.
 
