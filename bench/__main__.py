@@ -36,6 +36,7 @@ from bench.speed.puts import run_puts
 from bench.speed.slopes import run_slopes
 from bench.speed.slow_store import run_slow_store
 from bench.speed.throughput import run_produce
+from bench.speed.workers import run_workers
 from bench.tiering.compaction import run_compact
 from bench.tiering.roll import run_roll
 from bench.tiering.spark_source import run_spark_source
@@ -54,6 +55,7 @@ GROUPS: Final[Mapping[str, Callable[[Report], None]]] = {
     "slopes": run_slopes,
     "slow_store": run_slow_store,
     "hour": run_hour,
+    "workers": run_workers,
     "roll": run_roll,
     "compact": run_compact,
     "spark_source": run_spark_source,
@@ -89,7 +91,7 @@ APART: Final[Mapping[str, Callable[[Report], None]]] = {
 
 TOGETHER: Final[Mapping[str, Sequence[str]]] = {
     ALL: tuple(GROUPS),
-    "speed": ("produce", "consume", "latency", "puts", "slopes", "slow_store", "hour"),
+    "speed": ("produce", "consume", "latency", "puts", "slopes", "slow_store", "hour", "workers"),
     "s3": ("s3_writing", "s3_outliers", "s3_reading"),
     "coordinator": ("commits", "backlog", "pipelined", "retention", "starts"),
 }

@@ -5,5 +5,6 @@
 - `latency`: from a produce call to its acknowledgement
 - `puts`: WAL objects a second; `slopes`: what one more object and one more batch cost
 - `slow_store`: a bucket whose PUTs take 50 ms
+- `workers`: two workers against one process
 - `hour`: what an hour of 1 MB/s leaves behind
 """

@@ -8,6 +8,7 @@ from bench.speed.latency import ACK_ROWS, ack_waits, raw_waits
 from bench.speed.puts import most_in_a_second, written_at
 from bench.speed.slopes import Point, measure_batches, measure_objects, slope
 from bench.speed.throughput import ROWS, SINK_ROWS, measure_produce
+from bench.speed.workers import measure_round
 from bench.tools.broker import BenchBroker
 from bench.tools.report import Report
 
@@ -36,6 +37,13 @@ def test_acknowledgements_at_a_rate_and_their_raw_price(tmp_path: Path) -> None:
             waits = ack_waits(broker.bootstrap, row._replace(after_bytes=1 << 20), seconds=0.3)
             assert len(waits) >= 300
     assert len(raw_waits(tmp_path, seconds=0.1)) == 20
+
+
+@pytest.mark.exhaustive
+def test_two_workers_and_one_process_with_the_same_load() -> None:
+    found = measure_round(scale=0.05)
+    assert set(found) == {"cpu_ratio", "least_share", "produce_ratio", "puts_ratio"}
+    assert all(value > 0 for value in found.values())
 
 
 def test_objects_are_counted_where_they_lie(tmp_path: Path) -> None:
