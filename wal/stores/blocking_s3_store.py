@@ -21,6 +21,7 @@ from typing import Any, Final, Self, TypeVar, assert_never
 import boto3
 from botocore.config import Config
 from botocore.exceptions import EndpointConnectionError
+from botocore.session import get_session
 from urllib3.exceptions import HTTPError
 
 from wal.clock import Clock
@@ -48,6 +49,7 @@ from wal.stores.s3_protocol import (
     drop_unwanted_work,
     endpoint_to_reopen_with,
     failure_of,
+    share_models,
 )
 from wal.stores.s3_settings import S3Settings
 
@@ -91,7 +93,9 @@ class BlockingS3Store:
 
     def __enter__(self) -> Self:
         # A session of our own: boto3's default one must not be used by several threads.
-        session = boto3.session.Session()
+        core = get_session()
+        session = boto3.session.Session(botocore_session=core)
+        share_models(core)
         endpoint_url = self._location.endpoint_url
         client = self._new_client(session, endpoint_url)
         if endpoint_url is None and (other := endpoint_to_reopen_with(client, self._settings)):

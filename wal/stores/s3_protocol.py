@@ -28,6 +28,7 @@ botocore's own retries are off: they would hide from us which attempts may have 
 
 import base64
 import enum
+import functools
 import random
 import ssl
 from collections.abc import Iterator, Mapping
@@ -58,7 +59,9 @@ from botocore.handlers import (
     set_list_objects_encoding_type_url,
     validate_bucket_name,
 )
+from botocore.loaders import Loader, create_loader
 from botocore.parsers import ResponseParserError
+from botocore.session import Session
 
 from wal.coordinates import ObjectKey
 from wal.crc import crc32c
@@ -262,6 +265,21 @@ def endpoint_to_reopen_with(client: Any, settings: S3Settings) -> str | None:
     resolved = str(client.meta.endpoint_url)
     configured = client_configuration(settings, endpoint_url=resolved)
     return None if configured == client_configuration(settings, endpoint_url=None) else resolved
+
+
+def share_models(session: Session) -> None:
+    """Have a session take from all others what they have read of botocore's JSON files.
+
+    Each store has a session of its own, since these are for one thread; what is parsed is only
+    read. boto3 adds a directory to the loader of the session that it is given: give it that before.
+    """
+    session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
+
+
+@functools.cache
+def _loader(data_path: str | None) -> Loader:
+    """Keeps what it has parsed: 80 ms of processor time for S3, in each task that opens a store."""
+    return create_loader(data_path)
 
 
 def drop_unwanted_work(client: Any) -> None:

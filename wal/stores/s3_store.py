@@ -28,6 +28,7 @@ from typing import Any, Final, Self, TypeVar, assert_never
 
 import aioboto3
 from aiobotocore.config import AioConfig
+from aiobotocore.session import get_session
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.client_exceptions import ClientConnectionResetError, ClientConnectorError
 from aiohttp.client_exceptions import ClientError as AiohttpError
@@ -69,6 +70,7 @@ from wal.stores.s3_protocol import (
     endpoint_to_reopen_with,
     failure_of,
     pieces,
+    share_models,
 )
 from wal.stores.s3_settings import S3Settings
 from wal.worker_threads import WorkerThreads, wait_ended
@@ -125,7 +127,9 @@ class S3Store:
         return self
 
     async def _open_client(self) -> Any:
-        session = aioboto3.Session()
+        core = get_session()
+        session = aioboto3.Session(botocore_session=core)
+        share_models(core)
         endpoint_url = self._location.endpoint_url
         client = await self._open.enter_async_context(self._new_client(session, endpoint_url))
         if endpoint_url is None and (other := endpoint_to_reopen_with(client, self._settings)):

@@ -9,9 +9,11 @@ import random
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from botocore.endpoint_provider import RuleSet
+from botocore.loaders import JSONFileLoader
 
 from tests.support.faulty_s3 import Fault, FaultyS3
 from tests.support.opened_s3 import CONTENT, FAST, KEY, LOADED_S, s3_store, task_s3_store
@@ -74,6 +76,26 @@ async def test_the_endpoint_is_looked_up_once_for_all_keys(
         await store.put(ObjectKey(f"wal/{number}"), BytesBody(b"content"))
         assert await store.get(ObjectKey(f"wal/{number}")) == b"content"
     assert len(looked_up) == 1
+
+
+async def test_what_describes_s3_is_parsed_once_in_a_process(
+    open_s3: OpenS3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed = []
+    load_file = JSONFileLoader.load_file
+
+    def counted(loader: JSONFileLoader, file_path: str) -> object:
+        parsed.append(file_path)
+        return load_file(loader, file_path)
+
+    monkeypatch.setenv("AWS_DATA_PATH", str(tmp_path))
+    monkeypatch.setattr(JSONFileLoader, "load_file", counted)
+    counts = []
+    for _ in range(3):
+        async with open_s3("bucket", "http://127.0.0.1:9"):
+            counts.append(len(parsed))
+    assert counts[0] > 0
+    assert counts[1:] == counts[:1] * 2
 
 
 class DiskBody:
