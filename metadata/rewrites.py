@@ -119,3 +119,8 @@ class RewriteCommit(NamedTuple):
 
     is_duplicate: bool = False
     error: DisklessError | None = None
+
+
+def outcome_of(plan: RewritePlan, segments: Sequence[RewrittenSegment]) -> Rewrite:
+    """What is committed when `segments` replace inputs of the plan."""
+    return Rewrite(partition=plan.partition, generation=plan.generation, segments=segments)

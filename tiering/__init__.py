@@ -2,7 +2,8 @@
 
 The job:
 
-- `jobs`: a folder: the driver of `diskless tier`: plan, write, commit
+- `rounds`: the loop of every job: plan, write, commit; `jobs`: a folder: the driver of `diskless
+  tier`
 - `spark_roller`: one Spark task per plan; `roll`: one segment: batches of WAL objects become one
   Parquet object; `wal_rows`: those batches as Arrow rows
 - `merging`: a folder: small neighbouring segments become one

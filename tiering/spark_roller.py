@@ -41,11 +41,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from metadata.operations import SegmentPlan
-from metadata.rewrites import Rewrite, RewritePlan
-from tiering.jobs.rewrites import outcome_of
-from tiering.jobs.rounds import Done, Failed, Plan, Written, attempted, describe
+from metadata.rewrites import Rewrite, RewritePlan, outcome_of
 from tiering.merging.merge import merge
 from tiering.roll import Rolled
+from tiering.rounds import Done, Failed, Plan, Written, attempted, describe
 from tiering.types.registry import RegistrySettings
 from tiering.types.typed_roll import roll_as_planned
 from wal import failpoint
@@ -160,13 +159,13 @@ class SparkRoller:
     def roll(
         self, plans: Sequence[SegmentPlan], object_store_url: str, done: Done
     ) -> Sequence[Written[SegmentPlan, Rolled] | Failed[SegmentPlan]]:
-        """See `tiering.jobs.rounds.Write`."""
+        """See `tiering.rounds.Write`."""
         return self.each(partial(_rolled, self._registry), plans, object_store_url, done)
 
     def merge(
         self, plans: Sequence[RewritePlan], object_store_url: str, done: Done
     ) -> Sequence[Written[RewritePlan, Rewrite] | Failed[RewritePlan]]:
-        """See `tiering.jobs.rounds.Write`."""
+        """See `tiering.rounds.Write`."""
         return self.each(_merged, plans, object_store_url, done)
 
     def each(

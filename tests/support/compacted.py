@@ -15,7 +15,7 @@ from tiering.compaction.outputs import outputs_of
 from tiering.compaction.rewriting import rewrite, task_of
 from tiering.coordinator_client import CoordinatorClient
 from tiering.jobs.rewrites import RewriteReport, rewrite_once
-from tiering.jobs.rounds import Done, Written
+from tiering.rounds import Done, Written
 from wal.columns import Int64s
 from wal.stores.blocking_store import BlockingStore, open_blocking_store
 

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 
 from metadata.operations import PlanSegments, RolledSegment
-from metadata.rewrites import MERGE, Rewrite, RewritePlan
+from metadata.rewrites import MERGE, Rewrite, RewritePlan, outcome_of
 from tests.support.live_broker import LiveBroker
 from tiering.coordinator_client import CoordinatorClient
-from tiering.jobs.rewrites import RewriteReport, outcome_of, rewrite_once
-from tiering.jobs.rounds import Done, Written
+from tiering.jobs.rewrites import RewriteReport, rewrite_once
 from tiering.merging.merge import merge
 from tiering.roll import roll
+from tiering.rounds import Done, Written
 from wal.stores.blocking_store import open_blocking_store
 
 

@@ -32,8 +32,8 @@ from tests.support.rolled import merge_all
 from tiering.coordinator_client import CoordinatorClient
 from tiering.jobs.rewrites import rewrite_once
 from tiering.jobs.rolls import roll_once
-from tiering.jobs.rounds import Done, Written
 from tiering.roll import Rolled
+from tiering.rounds import Done, Written
 from tiering.tables.passes import TablePasses
 from tiering.tables.report import TablesReport
 from tiering.types.typed_roll import roll_as_planned

@@ -19,8 +19,8 @@ from tests.support.live_broker import LiveBroker
 from tests.support.schema_registry import SchemaRegistry
 from tiering.coordinator_client import CoordinatorClient
 from tiering.jobs.rolls import RollReport, roll_once
-from tiering.jobs.rounds import Done, Failed, RunSettings, Written, attempted
 from tiering.roll import Rolled
+from tiering.rounds import Done, Failed, RunSettings, Written, attempted
 from tiering.segment_verification import verify_segment
 from tiering.types.registry import HttpRegistry, RegistrySettings
 from tiering.types.typed_roll import roll_as_planned

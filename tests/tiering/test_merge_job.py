@@ -23,8 +23,8 @@ from tiering.coordinator_client import CoordinatorClient
 from tiering.jobs import rewrites
 from tiering.jobs.console import print_merges
 from tiering.jobs.rewrites import RewriteReport, rewrite_once
-from tiering.jobs.rounds import RunSettings
 from tiering.roll import roll
+from tiering.rounds import RunSettings
 from wal import failpoint
 from wal.coordinates import Offset, TopicIdPartition
 from wal.errors import InvalidSettings, NotCoordinator, Rejected, UnknownPartition

@@ -11,7 +11,7 @@ from tiering_samples import PARTITION, file_store
 from metadata.rewrites import RewritePlan
 from tests.support.compacted import compacted
 from tiering.compaction.spark_compactor import SparkCompactor
-from tiering.jobs.rounds import Failed, Written
+from tiering.rounds import Failed, Written
 from tiering.spark_roller import SparkRoller
 from wal.coordinates import TopicIdPartition
 from wal.failpoint import ENVIRONMENT_VARIABLE

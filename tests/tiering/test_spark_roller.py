@@ -31,8 +31,8 @@ from metadata.rewrites import MERGE, RewriteInput, RewritePlan
 from tests.support.batch_builder import seal
 from tiering.coordinator_client import CoordinatorClient
 from tiering.jobs.rolls import roll_once
-from tiering.jobs.rounds import Done, Failed, Work, Written
 from tiering.roll import Rolled, roll
+from tiering.rounds import Done, Failed, Work, Written
 from tiering.segment_columns import TIMESTAMP_MS_MAX, TIMESTAMP_MS_MIN
 from tiering.spark_roller import SparkRoller, in_halves, package_zip, require_java
 from wal.errors import InvalidSettings

@@ -27,10 +27,10 @@ from tests.support.batch_builder import seal
 from tests.support.compacted import LocalCompactor
 from tiering.jobs import command
 from tiering.jobs.command import tier
-from tiering.jobs.rounds import Done, Failed, Failure, Sizes, Written
 from tiering.jobs.statistics import OTHERS, TOPICS_MAX, TierStatistics
 from tiering.jobs.stopping import Stop
 from tiering.roll import Rolled, roll
+from tiering.rounds import Done, Failed, Failure, Sizes, Written
 from wal.clock import SystemClock
 from wal.errors import CommitFailed, NotCoordinator, Rejected
 

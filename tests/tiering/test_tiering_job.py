@@ -25,8 +25,8 @@ from tiering_samples import (
 from metadata.operations import PlanSegments, SegmentPlan
 from tiering.coordinator_client import ATTEMPTS_MAX, CoordinatorClient, parse_bootstrap
 from tiering.jobs.rolls import RollReport, roll_once
-from tiering.jobs.rounds import Done, Failed, RunSettings, Written
 from tiering.roll import Rolled
+from tiering.rounds import Done, Failed, RunSettings, Written
 from wal import failpoint
 from wal.coordinates import TopicIdPartition
 from wal.errors import CommitFailed, InvalidSettings, NotCoordinator, Rejected, UnknownTopicId

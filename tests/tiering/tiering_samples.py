@@ -13,11 +13,10 @@ from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBat
 
 from metadata.operations import RolledSegment, SegmentExtent, SegmentPlan, WalExtent
 from metadata.records.segment_identity import segment_key
-from metadata.rewrites import Rewrite, RewritePlan
-from tiering.jobs.rewrites import outcome_of
-from tiering.jobs.rounds import Done, Failed, Written, attempted
+from metadata.rewrites import Rewrite, RewritePlan, outcome_of
 from tiering.merging.merge import merge
 from tiering.roll import Rolled, roll
+from tiering.rounds import Done, Failed, Written, attempted
 from wal.clock import SystemClock
 from wal.coordinates import LOG_APPEND_TIME, ByteOffset, ObjectKey, Offset, TopicIdPartition
 from wal.stores.blocking_store import BlockingStore

@@ -32,13 +32,12 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from metadata.rewrites import Rewrite, RewritePlan, RewrittenSegment
+from metadata.rewrites import Rewrite, RewritePlan, RewrittenSegment, outcome_of
 from tiering.compaction.key_columns import key_rows
 from tiering.compaction.losses import KEY_ROWS, LOSSES, Loss, losses_of, offsets_in
 from tiering.compaction.outputs import outputs_of
 from tiering.compaction.rewriting import OutputTask, rewrite, task_of
-from tiering.jobs.rewrites import outcome_of
-from tiering.jobs.rounds import Done, Failed, Work, Written, describe
+from tiering.rounds import Done, Failed, Work, Written, describe
 from tiering.spark_roller import SparkRoller, arm_in_task, in_halves
 from wal import failpoint
 from wal.clock import SystemClock
@@ -85,7 +84,7 @@ class SparkCompactor:
     def compact(
         self, plans: Sequence[RewritePlan], object_store_url: str, done: Done
     ) -> Sequence[Outcome]:
-        """See `tiering.jobs.rounds.Write`."""
+        """See `tiering.rounds.Write`."""
         return in_halves(partial(self._together, object_store_url), plans, done)
 
     def _together(self, url: str, plans: Sequence[RewritePlan], done: Done) -> Sequence[Outcome]:

@@ -1,6 +1,7 @@
 """The jobs of `diskless tier`, as their driver does them: plan, write, commit, until none is due.
 
-- `rounds`: the loop that all of them go through. Read this first
+The loop that all of them go through is tiering/rounds.py. Read that first.
+
 - `rolls`: batches become segments; `schemas`: before that, typed columns follow their schemas
 - `rewrites`: segments become other segments, by a merge or by a compaction
 - `passes`: one pass of all of them; `statistics`: what they did, for metrics; `stopping`: signals

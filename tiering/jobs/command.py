@@ -31,9 +31,9 @@ from metadata.table_operations import ListTables
 from tiering.coordinator_client import CoordinatorClient
 from tiering.jobs.console import ConsoleProgress, print_line, print_pass
 from tiering.jobs.passes import PassReport, Worker, run_pass
-from tiering.jobs.rounds import RunSettings
 from tiering.jobs.statistics import Listeners, TierStatistics
 from tiering.jobs.stopping import Stop, signals_ask
+from tiering.rounds import RunSettings
 from tiering.tables.passes import TablePasses
 from tiering.types.registry import HttpRegistry, RegistrySettings
 from wal import failpoint

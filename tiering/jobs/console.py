@@ -11,7 +11,7 @@ from rich.table import Table
 from tiering.jobs.passes import PassReport
 from tiering.jobs.rewrites import RewriteReport
 from tiering.jobs.rolls import RollReport
-from tiering.jobs.rounds import Failure, Progress, Sizes
+from tiering.rounds import Failure, Progress, Sizes
 from tiering.tables.report import TablesReport
 
 _DOES: Final = {"roll": "rolling", "merge": "merging", "compact": "compacting"}

@@ -11,8 +11,8 @@ from metadata.rewrites import COMPACTION, MERGE, PlanRewrites
 from tiering.coordinator_client import CoordinatorClient
 from tiering.jobs.rewrites import RewriteReport, WriteRewrites, rewrite_once
 from tiering.jobs.rolls import RollReport, WriteSegments, roll_once
-from tiering.jobs.rounds import RunSettings
 from tiering.jobs.statistics import TABLES, TierStatistics
+from tiering.rounds import RunSettings
 from tiering.tables.passes import TablePasses
 from tiering.tables.report import TablesReport
 from tiering.types.registry import Registry

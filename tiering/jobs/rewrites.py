@@ -21,9 +21,10 @@ from metadata.rewrites import (
     Rewrite,
     RewritePlan,
     RewrittenSegment,
+    outcome_of,
 )
 from tiering.coordinator_client import CoordinatorClient, repeated
-from tiering.jobs.rounds import (
+from tiering.rounds import (
     USUAL,
     Done,
     Failed,
@@ -85,7 +86,7 @@ def rewrite_once(
 
 
 class _Rewrites:
-    """See `tiering.jobs.rounds.Job`."""
+    """See `tiering.rounds.Job`."""
 
     def __init__(
         self,
@@ -139,11 +140,6 @@ class _Rewrites:
             output_bytes=sum(segment.object_bytes for segment in segments),
             record_count=sum(segment.record_count for segment in segments),
         )
-
-
-def outcome_of(plan: RewritePlan, segments: Sequence[RewrittenSegment]) -> Rewrite:
-    """What is committed when `segments` replace inputs of the plan."""
-    return Rewrite(partition=plan.partition, generation=plan.generation, segments=segments)
 
 
 def _is_over(plan: RewritePlan) -> bool:

@@ -16,7 +16,9 @@ from metadata.operations import (
     SegmentPlan,
 )
 from tiering.coordinator_client import CoordinatorClient, repeated
-from tiering.jobs.rounds import (
+from tiering.jobs.schemas import SchemaFollower
+from tiering.roll import Rolled
+from tiering.rounds import (
     USUAL,
     JobReport,
     Planned,
@@ -26,8 +28,6 @@ from tiering.jobs.rounds import (
     Written,
     run_job,
 )
-from tiering.jobs.schemas import SchemaFollower
-from tiering.roll import Rolled
 from tiering.types.registry import Registry
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.errors import DisklessError
@@ -88,7 +88,7 @@ def roll_once(
 
 
 class _Roll:
-    """See `tiering.jobs.rounds.Job`."""
+    """See `tiering.rounds.Job`."""
 
     name = "roll"
 

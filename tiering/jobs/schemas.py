@@ -13,7 +13,7 @@ from uuid import UUID
 
 from metadata.operations import SetTopicColumns, TopicSchemas
 from tiering.coordinator_client import CoordinatorClient, repeated
-from tiering.jobs.rounds import Progress
+from tiering.rounds import Progress
 from tiering.types.following import followed
 from tiering.types.registry import Registry, RegistryUnavailable
 

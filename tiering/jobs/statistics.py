@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Final, NamedTuple
 
-from tiering.jobs.rounds import Failure, Progress, Sizes
+from tiering.rounds import Failure, Progress, Sizes
 from tiering.tables.report import TablesReport
 from wal.clock import Clock
 

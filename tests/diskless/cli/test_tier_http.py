@@ -7,8 +7,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from diskless.cli.tier.tier_http import tier_http
-from tiering.jobs.rounds import Failure, Sizes
 from tiering.jobs.statistics import TierStatistics
+from tiering.rounds import Failure, Sizes
 from wal.clock import ManualClock
 from wal.errors import InvalidSettings
 
