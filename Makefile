@@ -29,6 +29,7 @@ KAFKA_PYTHON ?=
 SUITES ?=
 ONLY ?=
 SECURITY ?=
+BROKER_WORKERS ?= 1
 PATIENCE ?= 1
 STORM_SECONDS ?= 120
 PACKAGES := diskless tiering metadata wal demo $(if $(wildcard bench/__main__.py),bench)
@@ -58,7 +59,7 @@ help:
 	@echo '  make bench-page       write the last figures into docs/performance.md, and draw them'
 	@echo '  make conformance      clients'"'"' own test suites on a broker; writes docs/reports/conformance.md.'
 	@echo '                        LIBRDKAFKA=… KAFKA_PYTHON=… are paths of their sources, which you bring;'
-	@echo '                        SECURITY=sasl_ssl: over SASL_SSL, with an authorizer'
+	@echo '                        SECURITY=sasl_ssl: over SASL_SSL, with an authorizer; BROKER_WORKERS=3: of several processes'
 	@echo
 	@echo '  make storms           50 consumers join and leave for STORM_SECONDS=$(STORM_SECONDS), eight times: with each'
 	@echo '                        kind of group, the broker alive or killed every 15 s (20 min)'
@@ -144,7 +145,8 @@ bench-page: $(DEV_INSTALLED)
 # Theirs is not kept here: each suite comes from a checkout or an unpacked release of its project.
 conformance: $(DEV_INSTALLED) bytecode
 	@$(BIN)/python -m tests.conformance --librdkafka '$(LIBRDKAFKA)' --kafka-python '$(KAFKA_PYTHON)' \
-		--suites '$(SUITES)' --only '$(ONLY)' --patience '$(PATIENCE)' --security '$(SECURITY)'
+		--suites '$(SUITES)' --only '$(ONLY)' --patience '$(PATIENCE)' --security '$(SECURITY)' \
+		--workers '$(BROKER_WORKERS)'
 
 storms: $(DEV_INSTALLED) bytecode
 	@STORM_SECONDS=$(STORM_SECONDS) $(BIN)/pytest --capture=no tests/storms $(PYTEST_ARGS)

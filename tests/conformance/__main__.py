@@ -1,11 +1,11 @@
 """`make conformance`: run other people's test suites on brokers of ours, and write the page.
 
     python -m tests.conformance --librdkafka PATH --kafka-python PATH
-        [--suites NAME,…] [--only PATTERN] [--patience FACTOR] [--security sasl_ssl]
+        [--suites NAME,…] [--only PATTERN] [--patience FACTOR] [--security sasl_ssl] [--workers N]
 
 A suite without a path is left out, with a message. Each suite gets its own broker. A line per test
 while it runs, a table at the end, docs/reports/conformance.md (not with `--only`, which is for
-trying a few tests).
+trying a few tests, and not with several workers, of which the page says nothing).
 
 Exit status: 0 everything was as the judgements say; 1 a test failed that is not listed, a listed
 one passes now, a pattern fits nothing, a suite or its broker broke, or a broker logged an error;
@@ -113,7 +113,7 @@ def main(
         nothing_run = False
         suite = make(path.resolve())
         try:
-            section, surprises = _run(suite, work, options.only, options.patience, console)
+            section, surprises = _run(suite, work, options, console)
         except (SuiteError, BrokerError) as error:
             troubles.append(f"{name}: {error}")
             continue
@@ -122,7 +122,7 @@ def main(
     if nothing_run:
         return 2
     _show(sections, console)
-    if options.only is None:
+    if options.only is None and options.workers == 1:
         before = page.read_text(encoding="utf-8") if page.exists() else ""
         page.write_text(written(before, sections, list(suites)), encoding="utf-8")
         console.print(f"written: {page}")
@@ -132,10 +132,10 @@ def main(
 
 
 def _run(
-    suite: Suite, all_work: Path, only: str | None, patience: float, console: Console
+    suite: Suite, all_work: Path, options: argparse.Namespace, console: Console
 ) -> tuple[Section, Sequence[str]]:
     """One suite on a broker of its own: its section, and what was not as expected."""
-    work = all_work / suite.name
+    work, only = all_work / suite.name, options.only
     console.print(f"[bold]{escape(suite.title)}[/] {escape(suite.version())}")
     work.mkdir(parents=True, exist_ok=True)
     console.print("  [dim]preparing …[/]")
@@ -145,14 +145,16 @@ def _run(
         suite=suite.name,
         bootstrap="",
         work=work,
-        patience=patience,
+        patience=options.patience,
+        workers=options.workers,
         judgements=judgements,
         is_wanted=lambda test: only is None or fnmatchcase(test, only),
         progress=lambda outcome, seconds: console.print(_line(outcome, seconds)),
         note=lambda text: console.print(f"  [dim]… {escape(text)}[/]"),
         security=SaslSsl(work / "security") if suite.security == SASL_SSL else None,
     )
-    with broker_for(work, suite.broker_settings, run.security) as run.bootstrap:
+    broker = broker_for(work, suite.broker_settings, run.security, run.workers)
+    with broker as run.bootstrap:
         suite.run(run)
     section = Section(
         name=suite.name,
@@ -247,6 +249,9 @@ def _parser(suites: Iterable[str]) -> argparse.ArgumentParser:
         choices=("", PLAINTEXT, SASL_SSL),
         default="",
         help=f"of the brokers; default: {PLAINTEXT}",
+    )
+    parser.add_argument(
+        "--workers", type=int, default=1, metavar="N", help="of each broker; more than 1: no page"
     )
     parser.add_argument(
         "--only", type=lambda text: text or None, metavar="PATTERN", help="a few tests, no page"

@@ -25,11 +25,11 @@ _COLOUR: Final = re.compile(r"\x1b\[[\d;]*m")
 
 @contextmanager
 def broker_for(
-    work: Path, settings: Mapping[str, str], security: SaslSsl | None = None
+    work: Path, settings: Mapping[str, str], security: SaslSsl | None = None, workers: int = 1
 ) -> Iterator[str]:
     """Run a broker below `work` while the block runs; HOST:PORT. `settings` go before our own.
 
-    With `security`, clients have to connect as it says.
+    With `security`, clients have to connect as it says. All of its `workers` have connections.
 
     Raises BrokerError when it does not start, when it ended before its time, and when it does not
     stop cleanly. An error of the block itself goes before these.
@@ -39,8 +39,9 @@ def broker_for(
         shutil.rmtree(data)
     work.mkdir(parents=True, exist_ok=True)
     (work / "broker.log").unlink(missing_ok=True)
+    processes = {"broker.workers": str(workers), "broker.workers.active.min": str(workers)}
     secure = {} if security is None else security.broker_settings()
-    with BrokerProcess(data, work, {**SETTINGS, **settings, **secure}) as broker:
+    with BrokerProcess(data, work, {**SETTINGS, **processes, **settings, **secure}) as broker:
         broker.start()
         if security is not None:
             security.open_to_suite(broker.bootstrap)

@@ -218,7 +218,7 @@ class LibrdkafkaSuite:
                 if scenario != DEFAULT:
                     settings = {**self.broker_settings, **SCENARIO_SETTINGS[scenario]}
                     bootstrap = brokers.enter_context(
-                        broker_for(run.work / scenario, settings, run.security)
+                        broker_for(run.work / scenario, settings, run.security, run.workers)
                     )
                 runners[scenario] = _Runner(
                     directory=self._tests,

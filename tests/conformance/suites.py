@@ -90,6 +90,8 @@ class SuiteRun:
     """A directory of the suite's own; logs of tests belong here."""
     security: SaslSsl | None = None
     """How the broker is to be connected to; None: anybody, in plain text."""
+    workers: int = 1
+    """Of each broker."""
     patience: float = 1.0
     """What to multiply timeouts of the suite with: more than 1 on a slow or a loaded machine."""
     judgements: Judgements = field(default_factory=Judgements)
