@@ -38,6 +38,7 @@ LONGEST_FIRST: Final = (
     "spark programs",
     "moto",
     "spark session",
+    "test_bank.py",
     "test_coordinator_conformance.py",
     "measures",
     "localstack",

@@ -58,7 +58,7 @@ SEEN_WITHIN_S: Final = 60.0
 """Both legs of a transfer are seen so soon after its commit succeeded."""
 OPEN_BEYOND_TIMEOUT_S: Final = 60.0
 """No transaction is open for longer than its timeout and this."""
-WATCH_EVERY_S: Final = 0.2
+WATCH_EVERY_S: Final = 0.5
 GAP_MAX_S: Final = 3.0
 """Two answers about a partition's end that are further apart: it was led by nobody meanwhile."""
 WAKES_AFTER_S: Final = 0.5
@@ -68,18 +68,20 @@ SETTLES_WITHIN_S: Final = 180.0
 class Sizes(NamedTuple):
     """How large a bank is, and how busy."""
 
-    tellers: int = 2
-    clerks: int = 1
-    accounts: int = 8
-    partitions: int = 4
+    tellers: int = 8
+    clerks: int = 2
+    accounts: int = 50
+    partitions: int = 12
     timeout_ms: int = 10_000
     """Of every transaction."""
     session_ms: int = 10_000
     """Of the clerks in their group."""
     pause_s: float = 0.02
     """Of a teller between two transfers, on average."""
-    has_tables: bool = False
-    """Tasks of Spark read along, while what they read is rolled."""
+    gather_s: float = 0.1
+    """For so long a clerk gathers legs before it books them."""
+    tables_every_s: float = 1.0
+    """How often tasks of Spark read along, while what they have read is rolled."""
 
 
 class Program:
@@ -90,9 +92,13 @@ class Program:
         self.events: list[dict[str, Any]] = []
         """What it said so far."""
         self.is_paused = False
+        self._log = log
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", f"tests.support.bank.{module}", json.dumps(orders)],
+                [
+                    *(sys.executable, "-X", "faulthandler"),
+                    *("-m", f"tests.support.bank.{module}", json.dumps(orders)),
+                ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -132,13 +138,22 @@ class Program:
         self._forget()
 
     def end(self) -> None:
-        """Let it do to its end what it has begun."""
+        """Let it do to its end what it has begun. Fails, saying where it stands, if it does not."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.close()
         except BrokenPipeError:
             pass
-        self._process.wait(SETTLES_WITHIN_S)
+        try:
+            self._process.wait(SETTLES_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            # It writes a traceback of every thread to the log, and dies.
+            self._process.send_signal(signal.SIGABRT)
+            self._forget()
+            last = self.events[-5:]
+            raise AssertionError(
+                f"{self.name} did not end behind {last}; {_tail(self._log)}"
+            ) from None
         self._forget()
 
     def _forget(self) -> None:
@@ -234,8 +249,9 @@ class Bank:
             topic.result(TIMEOUT_S)
         self._watch = Watch(self._bootstrap, self._sizes.partitions)
         self._readers["first"] = self._reader(TOPIC)
-        if self._sizes.has_tables:
-            self._readers["table"] = TableReader(self._bootstrap, TOPIC, self._sizes.partitions)
+        self._readers["table"] = TableReader(
+            self._bootstrap, TOPIC, self._sizes.partitions, self._sizes.tables_every_s
+        )
         for number in range(self._sizes.tellers):
             self._start("teller", f"teller-{number}")
         for number in range(self._sizes.clerks):
@@ -375,7 +391,8 @@ class Bank:
         why = Counter(event["why"] for event in events if event["event"] == "failed")
         return (
             f"{dict(outcomes)} transfers, {len(self._balances)} balances, {said['failed']} failed "
-            f"({dict(why)}), {said['fenced']} fenced; {dict(self.troubles)}{self._of_tables()}"
+            f"({dict(why)}), {said['fenced']} fenced, {said['stuck']} stuck; "
+            f"{dict(self.troubles)}{self._of_tables()}"
         )
 
     def _of_tables(self) -> str:
@@ -401,7 +418,7 @@ class Bank:
                 "pause_s": sizes.pause_s,
             }
         else:
-            orders |= {"session_ms": sizes.session_ms}
+            orders |= {"session_ms": sizes.session_ms, "gather_s": sizes.gather_s}
         self._lives[name] += 1
         program = Program(kind, name, orders, self._log)
         self._programs.append(program)
@@ -416,7 +433,7 @@ class Bank:
         )
 
     def _has_done(self, teller: Program) -> bool:
-        return sum(one["event"] == "committed" for one in teller.events) >= 3
+        return sum(one["event"] == "committed" for one in teller.events) >= 2
 
     def _one_of(self, kind: str) -> Program:
         self._tend()
@@ -440,7 +457,7 @@ class Bank:
         for name, program in list(self._staff.items()):
             if not program.is_running:
                 program.end()
-                if not program.has_said("fenced"):
+                if not (program.has_said("fenced") or program.has_said("stuck")):
                     self._faults.append(f"{name} ended; {_tail(self._log)}")
                 self._start(name.partition("-")[0], name)
 

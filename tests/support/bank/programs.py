@@ -7,11 +7,13 @@ was written before a program is killed can still be read, so nothing that it sai
 
 import json
 import logging
+import os
 import queue
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from confluent_kafka import KafkaException
@@ -68,6 +70,23 @@ def call(what: Callable[[], Any]) -> Any:
                 raise
 
 
+@contextmanager
+def gives_up_after(seconds: float, why: str) -> Iterator[None]:
+    """The program ends as if it was killed, behind `stuck`, if the body takes longer."""
+
+    def give_up() -> None:
+        say("stuck", why=why)
+        os._exit(1)
+
+    timer = threading.Timer(seconds, give_up)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 class Wishes:
     """What standard input asks for, read in a thread."""
 
@@ -75,11 +94,12 @@ class Wishes:
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         threading.Thread(target=self._read, name="wishes", daemon=True).start()
 
-    def obey(self) -> bool:
-        """Rest if that is wished. Returns whether to go on."""
-        if self._lines.empty():
+    def obey(self, pause_s: float = 0.0) -> bool:
+        """Pause for so long, and rest if that is wished by then. Returns whether to go on."""
+        try:
+            wish = self._lines.get(timeout=pause_s)
+        except queue.Empty:
             return True
-        wish = self._lines.get()
         while wish == "rest":
             say("rests")
             wish = self._lines.get()

@@ -25,8 +25,7 @@ from wal.coordinates import TopicIdPartition
 from wal.errors import DisklessError, OutcomeUnknown, Rejected, Retriable
 from wal.stores.blocking_store import open_blocking_store
 
-READ_EVERY_S: Final = 1.0
-ROLLED_EVERY: Final = 10
+ROLLED_EVERY: Final = 5
 """Reads of a task."""
 
 
@@ -103,7 +102,6 @@ class ConsumingReader(Reader):
                 "enable.partition.eof": True,
                 "isolation.level": "read_committed",
                 "auto.offset.reset": "error",
-                "fetch.wait.max.ms": 100,
                 "logger": QUIET,
             }
         )
@@ -137,9 +135,10 @@ class TableReader(Reader):
     Records come out of WAL objects or segments, whichever has them when they are read.
     """
 
-    def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
+    def __init__(self, bootstrap: str, topic: str, partitions: int, every_s: float) -> None:
         super().__init__(partitions)
         self._bootstrap = bootstrap
+        self._every_s = every_s
         self._log = TopicLog(bootstrap, topic, sleep=time.sleep)
         self.reads = 0
         self.segments = 0
@@ -147,7 +146,7 @@ class TableReader(Reader):
         self._start()
 
     def _read(self) -> None:
-        self._stopping.wait(READ_EVERY_S)
+        self._stopping.wait(self._every_s)
         try:
             self._take()
             self.reads += 1

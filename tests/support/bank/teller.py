@@ -32,6 +32,8 @@ ABORTED_SHARE: Final = 0.25
 SLOW_SHARE: Final = 0.05
 """Transfers in which the teller thinks between the legs, so that others overtake it."""
 SLOW_S: Final = 0.5
+SENT_S: Final = 2.0
+"""How long a transfer that is aborted waits until its legs are sent."""
 
 
 class Orders(NamedTuple):
@@ -69,9 +71,8 @@ class Teller:
         try:
             call(lambda: self._producer.init_transactions(CALL_S))
             say("ready")
-            while wishes.obey():
+            while wishes.obey(self._rng.expovariate(1 / self._orders.pause_s)):
                 self._transfer()
-                time.sleep(self._rng.expovariate(1 / self._orders.pause_s))
         except Fenced as fenced:
             say("fenced", why=str(fenced))
 
@@ -94,6 +95,8 @@ class Teller:
                 call(lambda: self._producer.commit_transaction(CALL_S))
                 say("committed", id=transfer_id)
                 return
+            # Else the producer forgets what it has not sent, and nothing is there to be left out.
+            self._producer.flush(SENT_S)
         except KafkaException as failure:
             say("failed", id=transfer_id, why=failure.args[0].name())
         call(lambda: self._producer.abort_transaction(CALL_S))
