@@ -13,14 +13,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import pytest
 
 from demo.broker_process import BrokerProcess
+from tests.diskless.workers.test_worker_lives import workers_of
 from tests.support.bank.bank import Bank, Sizes
 from tests.support.broker_cluster import Cluster
 from tests.support.gate import Gate
+from tests.support.live_broker import until
 from tests.support.ports import own_port
 
 pytestmark = pytest.mark.clients
@@ -30,6 +33,10 @@ CLUSTER_SETTINGS: Final[Mapping[str, str]] = {
     "diskless.metadata.topic.num.partitions": "3",
     "group.initial.rebalance.delay.ms": "0",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "2000",
+}
+SEVERAL_PROCESSES: Final[Mapping[str, str]] = {
+    "broker.workers": "2",
+    "broker.workers.active.min": "2",
 }
 BROKERS: Final = (1, 2, 3)
 
@@ -66,6 +73,17 @@ def test_a_bank_loses_no_money(tmp_path: Path) -> None:
     with ExitStack() as stack:
         network = Network(tmp_path, f"file://{tmp_path}/bucket", stack)
         a_storm(network, tmp_path, stack, Storm(SECONDS))
+
+
+@pytest.mark.exhaustive
+def test_a_bank_whose_brokers_are_several_processes_loses_no_money(tmp_path: Path) -> None:
+    """Heads are killed and paused like brokers, and workers are killed besides."""
+    with ExitStack() as stack:
+        url = f"file://{tmp_path}/bucket"
+        network = Network(tmp_path, url, stack, settings=SEVERAL_PROCESSES)
+        a_storm(network, tmp_path, stack, Storm(SECONDS))
+        for broker in network.brokers.values():
+            until(lambda broker=broker: len(workers_of(broker)) == 2, "all workers to be back")
 
 
 @pytest.mark.exhaustive
@@ -121,7 +139,9 @@ class Network:
         stack: ExitStack,
         *,
         store: tuple[str, int] | None = None,
+        settings: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
+        self.has_workers: Final = "broker.workers" in settings
         self.gates: Final[dict[int, Gate]] = {}
         self.ways_to_the_store: Final[dict[int, Gate]] = {}
         self.brokers: Final[dict[int, BrokerProcess]] = {}
@@ -131,12 +151,14 @@ class Network:
             if store is not None:
                 way = self.ways_to_the_store[node_id] = stack.enter_context(Gate(store))
                 url = f"{store_url}?endpoint_url=http://{way.address}"
-            settings = {
+            addresses = {
                 "listeners": f"PLAINTEXT://127.0.0.1:{port}",
                 "advertised.listeners": f"PLAINTEXT://{gate.address}",
             }
             cluster = Cluster(work, url, stack)
-            self.brokers[node_id] = cluster.start(node_id, {**CLUSTER_SETTINGS, **settings})
+            self.brokers[node_id] = cluster.start(
+                node_id, {**CLUSTER_SETTINGS, **settings, **addresses}
+            )
 
     @property
     def bootstrap(self) -> str:
@@ -157,6 +179,13 @@ def troubles_of(
         broker.kill()
         bank.work(rng.uniform(0.0, 3.0))
         broker.start()
+
+    def kill_a_worker() -> None:
+        """Its head starts another one, later the oftener they die; there may be none just now."""
+        bank.troubles["killed worker"] += 1
+        workers = workers_of(network.brokers[rng.choice(BROKERS)])
+        if workers:
+            os.kill(rng.choice(workers), signal.SIGKILL)
 
     def pause_a_broker() -> None:
         """For longer than its lease lasts, or not."""
@@ -216,6 +245,7 @@ def troubles_of(
         lambda: bank.pause_a_teller(rng.choice((1.0, sizes.timeout_ms / 1_000 + 5.0))),
         lambda: bank.pause_a_clerk(rng.choice((1.0, sizes.session_ms / 1_000 + 3.0))),
         *(of_the_store if network.ways_to_the_store else ()),
+        *([kill_a_worker] * 2 if network.has_workers else ()),
     ]
 
 
