@@ -23,9 +23,7 @@ down: a file that got shorter gets a lower one, or none."""
 
 
 LINES_OF_TESTS_MAX: Final = 600
-LINES_OF_LONG_TESTS: Final[Mapping[str, int]] = {
-    "tests/diskless/workers/test_secured_workers.py": 700,
-}
+LINES_OF_LONG_TESTS: Final[Mapping[str, int]] = {}
 """As LINES_OF_LONG_FILES, of the tests and what supports them."""
 
 

@@ -16,13 +16,12 @@ from typing import Any
 import pytest
 
 from demo.broker_process import BrokerProcess
-from tests.support.batch_builder import Row, build_batch
 from tests.support.kafka_raw_client import RawClient, fetch_frame
+from tests.support.worker_clients import ALTER_QUOTAS, CREATE_TOPICS, METADATA, fetched, produce
 
 pytestmark = pytest.mark.clients
 
 CONNECTIONS = 6
-PRODUCE, FETCH, METADATA, CREATE_TOPICS, ALTER_QUOTAS = 0, 1, 3, 19, 49
 QUOTA = 10_000.0
 
 
@@ -67,29 +66,6 @@ async def create(client: RawClient, topic: str) -> None:
         CREATE_TOPICS, 5, topics=[wanted], timeout=timedelta(seconds=60), validate_only=False
     )
     assert [int(one.error_code) for one in answer.topics] == [0]
-
-
-async def produce(client: RawClient, topic: str, value: bytes) -> Any:
-    """(Base offset, seconds of throttling)."""
-    batch = {"index": 0, "records": build_batch([Row(value=value)])}
-    answer = await client.ask(
-        PRODUCE,
-        9,
-        transactional_id=None,
-        acks=-1,
-        timeout=timedelta(seconds=60),
-        topic_data=[{"name": topic, "partition_data": [batch]}],
-    )
-    ((row,),) = (one.partition_responses for one in answer.responses)
-    assert int(row.error_code) == 0
-    return row.base_offset, answer.throttle_time.total_seconds()
-
-
-async def fetched(client: RawClient, topic: str) -> bytes:
-    """Everything from the beginning on, as it is now."""
-    await client.send(fetch_frame(5, topic=topic))
-    _, answer = await client.receive()
-    return answer
 
 
 async def test_what_was_acknowledged_is_read_at_once_through_any_connection(
