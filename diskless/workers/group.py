@@ -322,10 +322,10 @@ class WorkerGroup:
             life = self._lives[number]
             await asyncio.shield(life.ended)
             self._news.leave(life.send)
-            life.close()
-            # Its connections are no longer there.
+            # Its connections are no longer there; those that it had not taken go to others.
             self._names.forget(number)
             self._assigner.gone(number)
+            life.close()
             if self._is_stopping:
                 return
             self.restarts += 1

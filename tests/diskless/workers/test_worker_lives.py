@@ -2,8 +2,9 @@
 
 import os
 import signal
+import socket
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +12,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from demo.broker_process import BrokerProcess, run_diskless
+from tests.support.kafka_raw_client import frame
 from tests.support.killed_workers import (
     PARTITIONS,
     TOPIC,
@@ -52,6 +54,25 @@ def test_a_worker_that_is_killed_takes_nothing_with_it_but_its_connections(tmp_p
         broker.stop()
     log = tmp_path / "verify.log"
     assert run_diskless(["verify", "--data", data], log, 60) == 0, log.read_text()
+
+
+def test_a_connection_that_a_worker_had_not_taken_when_it_died_is_served_by_another(
+    tmp_path: Path,
+) -> None:
+    with BrokerProcess(tmp_path / "data", tmp_path, SETTINGS) as broker, ExitStack() as stack:
+        broker.start()
+        host, _, port = broker.bootstrap.rpartition(":")
+        victim = workers_of(broker)[0]
+        os.kill(victim, signal.SIGSTOP)
+        clients = [
+            stack.enter_context(socket.create_connection((host, int(port)), timeout=60))
+            for _ in range(4)
+        ]
+        os.kill(victim, signal.SIGKILL)
+        for client in clients:
+            client.sendall(frame(18, 0, 7, b""))
+            assert client.recv(8)[4:] == (7).to_bytes(4)
+        broker.stop()
 
 
 def test_a_head_that_is_killed_takes_all_along_and_the_next_one_serves_it(tmp_path: Path) -> None:
