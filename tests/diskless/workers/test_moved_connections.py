@@ -60,7 +60,7 @@ class Producers:
             if self._is_over.is_set():
                 break
             producer.produce(TOPIC, b"%d" % value, partition=partition, on_delivery=self._delivered)
-            producer.poll(0.001)
+            producer.poll(0.005)
         producer.flush(60)
 
     def _delivered(self, error: object, message: Message) -> None:
