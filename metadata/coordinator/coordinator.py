@@ -185,7 +185,8 @@ class PartitionCoordinator:
     async def register_broker(self, broker: ops.RegisteredBroker) -> None:
         """A broker is alive; written down when it is new or somewhere else.
 
-        One without a host says that it stops, in that life.
+        One without a host says that it stops, in that life. One that is registered already is not
+        asked of the log: whom a deposed leader takes for registered reads that it is not.
         Raises: InvalidRequest (another live broker has its node id), CommitFailed.
         """
         if not broker.host:
@@ -194,7 +195,8 @@ class PartitionCoordinator:
                 self.sessions.forget(broker.broker_id)
             return
         self.sessions.hear(broker)
-        await self._perform(lambda view, _: decide_register_broker(view, broker))
+        if self.replica.brokers().get(broker.broker_id) != broker:
+            await self._perform(lambda view, _: decide_register_broker(view, broker))
 
     async def unregister_brokers(self, broker_ids: Sequence[int]) -> None:
         """These brokers are gone; those that are not registered are skipped."""

@@ -201,6 +201,19 @@ async def test_a_leader_that_let_its_lease_end_is_not_held_to_be_alive(
         assert successor.sessions.silent() == ([] if resigns else [1])
 
 
+async def test_a_broker_that_is_registered_already_asks_nothing_of_the_log(bucket: Bucket) -> None:
+    """Its leader would have to prove that it leads, with a GET for every beat of every broker."""
+    async with bucket.contender(1) as first:
+        who = first.candidate
+        broker = RegisteredBroker(who.broker_id, who.host, who.port, "", who.incarnation, "")
+        coordinator = await first.leading()
+        await coordinator.register_broker(broker)
+        await bucket.pass_time(LEASE_S * 2, first)
+        before = bucket.store.statistics()
+        await coordinator.register_broker(broker)
+        assert bucket.store.statistics() == before
+
+
 async def test_a_leader_that_stops_resigns_and_the_next_one_need_not_wait(bucket: Bucket) -> None:
     first = bucket.contender(1)
     await first.__aenter__()
