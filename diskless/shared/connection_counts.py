@@ -51,7 +51,7 @@ class ConnectionCounts:
         _COUNT.pack_into(self._memory, (self._own - 1) * _ROW.size, connections)
 
     def took(self, taken: int) -> None:
-        """This worker has taken so many in its life."""
+        """This worker has taken `taken` connections since it began."""
         _COUNT.pack_into(self._memory, (self._own - 1) * _ROW.size + _COUNT.size, taken)
 
     def rows(self) -> Sequence[ConnectionCount]:

@@ -50,7 +50,7 @@ def hand_over(end: socket.socket, connection: AcceptedConnection) -> bool:
 
 
 def take(end: socket.socket) -> AcceptedConnection | None:
-    """One that was handed over; None: there is none now. Raises Untaken, EOFError."""
+    """Take the next connection off `end`, or None if none is there. Raises Untaken, EOFError."""
     try:
         message, descriptors, _, _ = socket.recv_fds(end, _MESSAGE_BYTES_MAX, 1)
     except (BlockingIOError, InterruptedError):

@@ -79,9 +79,7 @@ class Balance:
     """Of the workers of one broker. Times are of a monotonic clock, connections by worker."""
 
     def __init__(self, active_min: int, full_cores: float) -> None:
-        """`active_min`: so many are used however little there is to do. `full_cores`: a load that
-        makes full.
-        """
+        """At least `active_min` workers are used. A load of `full_cores` makes a worker full."""
         self._active_min = active_min
         self._full_cores = full_cores
         self._uneven_cores = _UNEVEN * full_cores
