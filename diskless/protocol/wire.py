@@ -16,7 +16,15 @@ from typing import Final, cast
 from uuid import UUID
 
 from wal.errors import DisklessError, Rejected
-from wal.wire.fields import INT16, INT32, UUID_BYTES, FieldReader, compact_string, uvarint
+from wal.wire.fields import (
+    INT16,
+    INT32,
+    TAGS_MAX,
+    UUID_BYTES,
+    FieldReader,
+    compact_string,
+    uvarint,
+)
 
 ITEMS_MAX: Final = 100_000
 """Array items in one request, over all its arrays. An item may take one byte on the wire and some
@@ -141,7 +149,7 @@ class Reader(FieldReader):
     def tag_count(self) -> int:
         """Reads how many tagged fields follow, each a tag, a size and that many bytes."""
         count = self.uvarint()
-        if count * 2 > self.remaining:
+        if count > TAGS_MAX or count * 2 > self.remaining:
             raise ProtocolError(f"{count} tagged fields in {self.remaining} bytes")
         return count
 

@@ -36,6 +36,9 @@ UUID_BYTES: Final = 16
 NO_UUID: Final = UUID(int=0)
 NO_TAGS: Final = b"\x00"
 """The tag section without fields."""
+TAGS_MAX: Final = 100
+"""Fields of one tag section that are read. No message has ten; a section of nothing but tags would
+be read for seconds, and is read before anybody is asked who sent it."""
 
 _ONE_BYTE: Final = tuple(bytes((value,)) for value in range(0x80))
 
@@ -246,8 +249,11 @@ class FieldReader:
 
         Iterate to the end: the section is left behind only then.
         """
+        count = self.uvarint()
+        if count > TAGS_MAX:
+            raise self.corrupt(f"{count} tagged fields in one section")
         previous = -1
-        for _ in range(self.uvarint()):
+        for _ in range(count):
             tag = self.uvarint()
             if tag <= previous:
                 raise self.corrupt(f"tag {tag} after tag {previous}")

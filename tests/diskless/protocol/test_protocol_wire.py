@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from diskless.loop.long_work import done_at_once
+from diskless.protocol import messages
 from diskless.protocol.header import read_request_header, response_start
 from diskless.protocol.wire import ITEMS_MAX, ProtocolError, Reader, nullable_string, string
-from wal.wire.fields import uvarint
+from wal.wire.fields import TAGS_MAX, uvarint
 
 
 @st.composite
@@ -105,6 +107,28 @@ def test_a_string_that_is_not_utf8_is_refused():
 def test_more_tagged_fields_than_bytes_are_refused():
     with pytest.raises(ProtocolError, match="tagged"):
         Reader([uvarint(2**32 - 1) + b"\x00" * 10]).skip_tags()
+
+
+def test_a_header_of_nothing_but_tags_is_refused():
+    """It may have a hundred MiB, and is read before anybody is asked who sent it."""
+
+    def header(count):
+        tags = uvarint(count) + b"\x01\x00" * count
+        return Reader([b"\x00\x00\x00\x2a\xff\xff" + tags])
+
+    assert read_request_header(header(TAGS_MAX), flexible=True) == (42, "")
+    with pytest.raises(ProtocolError, match="101 tagged fields"):
+        read_request_header(header(TAGS_MAX + 1), flexible=True)
+
+
+def test_a_message_of_nothing_but_tags_is_refused():
+    def metadata(count):
+        return b"\x01\x01\x00\x00" + uvarint(count) + b"\x01\x00" * count
+
+    read_at_once = messages.decode_request(3, 9, metadata(TAGS_MAX))
+    assert list(done_at_once(read_at_once).topics) == []
+    with pytest.raises(ProtocolError, match="101 tagged fields"):
+        done_at_once(messages.decode_request(3, 9, metadata(TAGS_MAX + 1)))
 
 
 @given(st.binary(max_size=80), st.data())

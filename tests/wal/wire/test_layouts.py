@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.errors import CorruptLog, CorruptState
-from wal.wire.fields import FieldReader, tag_section, uvarint, zigzag
+from wal.wire.fields import TAGS_MAX, FieldReader, tag_section, uvarint, zigzag
 from wal.wire.layouts import (
     CompactBytes,
     EmptyIsNone,
@@ -97,6 +97,15 @@ def test_the_bytes_are_those_of_the_annotations() -> None:
 
 def test_unknown_tagged_fields_are_skipped() -> None:
     assert read(BYTES[:-1] + tag_section({3: b"new", 9: b""})) == SAMPLE
+
+
+def test_a_section_of_nothing_but_tags_is_not_read() -> None:
+    def tags(count: int) -> bytes:
+        return tag_section(dict.fromkeys(range(3, 3 + count), b""))
+
+    assert read(BYTES[:-1] + tags(TAGS_MAX)) == SAMPLE
+    with pytest.raises(CorruptState, match="101 tagged fields"):
+        read(BYTES[:-1] + tags(TAGS_MAX + 1))
 
 
 values = st.builds(
