@@ -4,7 +4,12 @@ from collections.abc import Callable
 
 from diskless.api.access import Access
 from diskless.api.acls import create_acls, delete_acls, describe_acls
-from diskless.api.cluster import api_versions, describe_cluster, describe_log_dirs
+from diskless.api.cluster import (
+    api_versions,
+    describe_cluster,
+    describe_log_dirs,
+    update_features,
+)
 from diskless.api.configs import (
     alter_client_quotas,
     alter_configs,
@@ -154,6 +159,7 @@ def kafka_apis(
             describe_transactions.api(transactions, topics, access),
             list_transactions.api(transactions, now_ms, access),
             describe_cluster.api(cluster, access),
+            update_features.api(access),
             describe_client_quotas.api(quota_admin, access),
             alter_client_quotas.api(quota_admin, access),
             describe_acls.api(acl_admin, access),

@@ -91,6 +91,10 @@ class UnsupportedSaslMechanism(Rejected):
     """A SASL mechanism that is not served."""
 
 
+class InvalidUpdateVersion(Rejected):
+    """A level that a feature of the cluster cannot have here."""
+
+
 class UnsupportedEndpointType(Rejected):
     """Controllers as endpoints of their own: every broker is one."""
 
@@ -176,6 +180,7 @@ KAFKA_CODE: Final[Mapping[type[DisklessError], ErrorCode]] = {
     OperationNotAttempted: ErrorCode.operation_not_attempted,
     errors.ClusterAuthorizationFailed: ErrorCode.cluster_authorization_failed,
     SecurityDisabled: ErrorCode.security_disabled,
+    InvalidUpdateVersion: ErrorCode.invalid_update_version,
     UnsupportedEndpointType: ErrorCode.unsupported_endpoint_type,
     errors.UnknownCredential: ErrorCode.resource_not_found,
     ResourceNotFound: ErrorCode.resource_not_found,

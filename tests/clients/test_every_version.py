@@ -93,6 +93,7 @@ QUESTIONS: Final[dict[int, Callable[[Questions, int], None]]] = {
     49: Questions.alter_client_quotas,
     50: Questions.describe_user_scram_credentials,
     51: Questions.alter_user_scram_credentials,
+    57: Questions.update_features,
     60: Questions.describe_cluster,
     61: Questions.describe_producers,
     65: Questions.describe_transactions,

@@ -86,6 +86,10 @@ def test_the_protocol_of_transactions_is_a_feature(kafka: KafkaCommands) -> None
     (line,) = kafka("FeatureCommand", "describe").lines
     assert re.sub(r"\s+", " ", line).startswith("Feature: transaction.version ")
     assert re.search(r"FinalizedVersionLevel: 2\b", line)
+    asked = ("--feature", "transaction.version=2")
+    assert "upgraded to 2" in kafka("FeatureCommand", "upgrade", *asked).stdout
+    refused = kafka.refused("FeatureCommand", "downgrade", "--feature", "transaction.version=1")
+    assert "only supports version 2" in refused
 
 
 # Topics and configs

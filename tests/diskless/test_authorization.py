@@ -243,6 +243,11 @@ CASES = [
          always(deletions=[{"name": "ann", "mechanism": 1}, {"name": "bob", "mechanism": 3}],
                 upsertions=[]),
          codes("results"), [31, 31], [91, 33], False),
+    Case("features", 57, range(3), [(ALTER, CLUSTER)],
+         lambda _, version: {"feature_updates": [{
+             "feature": "transaction.version", "max_version_level": 2,
+             **({"upgrade_type": 1} if version else {})}]},
+         code, 31, 0, False),
     Case("operations", 60, range(2), [(DESCRIBE, CLUSTER)],
          always(include_cluster_authorized_operations=True, endpoint_type=1),
          lambda answer: (code(answer), answer.cluster_authorized_operations),

@@ -148,6 +148,14 @@ class AdminQuestions(Asker):
         answer = self._ask(46, version, topics=None, timeout_ms=1_000)
         assert (int(answer.error_code), len(answer.topics)) == (NOTHING, 0)
 
+    def update_features(self, version: int) -> None:
+        wanted = {"feature": "transaction.version", "max_version_level": 2}
+        updates = [{**wanted, "allow_downgrade": False, "upgrade_type": 1}]
+        answer = self._ask(
+            57, version, feature_updates=updates, timeout_ms=1_000, validate_only=False
+        )
+        assert answer.error_code == NOTHING
+
     def describe_log_dirs(self, version: int) -> None:
         answer = self._ask(35, version, topics=[{"topic": TOPIC, "partitions": [0]}])
         (directory,) = answer.results

@@ -459,6 +459,11 @@ QUESTIONS: Final = (
         "deletions": each(n, named("name", mechanism=1)),
         "upsertions": [],
     }),
+    Question(57, "features", lambda w, v, n: {
+        "timeout_ms": 30_000, "validate_only": True,
+        "feature_updates": [{"feature": "transaction.version", "max_version_level": 2,
+                             "allow_downgrade": False, "upgrade_type": 1}],
+    }),
     Question(60, "the cluster", lambda w, v, n: {
         "include_cluster_authorized_operations": True, "endpoint_type": 1,
     }),

@@ -7,11 +7,11 @@
   a higher minimum for a broker without gzip and lz4 and quietly sends uncompressed batches
   (KAFKA-18659).
 - The one feature is `transaction.version` 2, from version 3 on: clients switch their transaction
-  protocol on it, not on version ranges. It cannot be set. Before version 4 it is not among what is
-  supported, as in Kafka: older clients cannot read a feature that begins at 0.
+  protocol on it, not on version ranges. No other level of it is supported (`update_features.py`).
 """
 
 import re
+from collections.abc import Mapping
 from typing import Final
 
 from diskless.api.errors import UnsupportedVersion, kafka_code
@@ -24,20 +24,16 @@ from wal.errors import InvalidRequest
 KEY: Final = 18
 _MAX_VERSION: Final = 4
 
-_FROM_ZERO: Final = 4
-"""The version whose clients can read a feature that begins at 0."""
-_TRANSACTIONS: Final = 2
-"""`transaction.version`"""
-_SUPPORTED: Final = {
-    "name": "transaction.version",
-    "min_version": 0,
-    "max_version": _TRANSACTIONS,
-}
-_FINALIZED: Final = {
-    "name": "transaction.version",
-    "min_version_level": _TRANSACTIONS,
-    "max_version_level": _TRANSACTIONS,
-}
+FEATURE_LEVELS: Final[Mapping[str, int]] = {"transaction.version": 2}
+"""What every broker is at, by feature; it is both the lowest and the highest level."""
+_SUPPORTED: Final = [
+    {"name": name, "min_version": level, "max_version": level}
+    for name, level in FEATURE_LEVELS.items()
+]
+_FINALIZED: Final = [
+    {"name": name, "min_version_level": level, "max_version_level": level}
+    for name, level in FEATURE_LEVELS.items()
+]
 
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.\-]*[a-zA-Z0-9])?")
 
@@ -74,9 +70,9 @@ def api(registry: ApiRegistry) -> Api:
             values = {
                 "error_code": 0,
                 "api_keys": served,
-                "supported_features": [_SUPPORTED] if request.version >= _FROM_ZERO else [],
+                "supported_features": _SUPPORTED,
                 "finalized_features_epoch": 0,
-                "finalized_features": [_FINALIZED],
+                "finalized_features": _FINALIZED,
             }
             (answer,) = yield from encode_response(KEY, request.version, values)
             written[request.version, len(registry)] = answer
