@@ -5,12 +5,13 @@ import json
 import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socket import IPPROTO_TCP, TCP_NODELAY
 from types import TracebackType
 from typing import Any, Self
 
 
 class SchemaRegistry:
-    """Keeps what is registered. `fails` and `answers` make it one that cannot be relied on."""
+    """Keeps what is registered. `fails`, `answers`, `drips`: one that cannot be relied on."""
 
     def __init__(self, *, credentials: str = "") -> None:
         self.credentials = credentials
@@ -19,6 +20,8 @@ class SchemaRegistry:
         self.fails = False
         self.answers: dict[str, tuple[int, dict[str, str], bytes]] = {}
         """What to say for a path, instead of what there is."""
+        self.drips: threading.Semaphore | None = None
+        """Answers are sent a byte at a time, each when this lets it."""
         self.asked: list[str] = []
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
@@ -117,7 +120,13 @@ def _handler(registry: SchemaRegistry) -> type[BaseHTTPRequestHandler]:
                 self.send_header(name, value)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(body)
+            if registry.drips is None:
+                self.wfile.write(body)
+                return
+            self.connection.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
+            for byte in body:
+                registry.drips.acquire()
+                self.wfile.write(bytes([byte]))
 
         def log_message(self, format: str, *args: Any) -> None:
             pass

@@ -1,6 +1,7 @@
 """The client of a schema registry: what it believes, and what it does not."""
 
 from collections.abc import Iterator
+from threading import Semaphore
 
 import pytest
 
@@ -12,7 +13,7 @@ from tiering.types.registry import (
     RegistryUnavailable,
 )
 from tiering.types.shapes import SchemaError
-from wal.clock import SystemClock
+from wal.clock import ManualClock, SystemClock
 from wal.errors import InvalidSettings
 
 
@@ -93,6 +94,24 @@ def test_what_a_registry_should_not_answer_is_no_schema(
         asks.schema(1)
     assert asks.schema(2) == '"long"', "the next answer is another one"
     assert registry.asked == ["/schemas/ids/1", "/schemas/ids/2"], "redirects are not followed"
+
+
+def test_a_registry_that_drips_gets_its_seconds_and_no_more(registry: SchemaRegistry) -> None:
+    """A byte comes whenever the clock was asked, which moves on by a second each time."""
+    registry.drips = Semaphore(0)
+
+    class Dripping(ManualClock):
+        def monotonic(self) -> float:
+            self.advance(1)
+            registry.drips.release()
+            return super().monotonic()
+
+    schema_id = registry.register("t-value", '"int"')
+    asks = HttpRegistry(RegistrySettings(url=registry.url), Dripping())
+    for _ in range(2):
+        with pytest.raises(RegistryUnavailable, match="no answer within 5 s"):
+            asks.schema(schema_id)
+    assert len(registry.asked) == 1, "it is not asked again"
 
 
 def test_nobody_there_is_unavailable() -> None:
