@@ -17,6 +17,7 @@ from tests.support.live_broker import LiveBroker
 from tiering.coordinator_client import CoordinatorClient
 from tiering.source.data_source import DisklessDataSource
 from tiering.source.options import parse_sink_options
+from tiering.source.writing import sink_commits
 from tiering.source.writing.exactly_once import ExactlyOnceStreamSink, StagedMessage
 from tiering.source.writing.record_rows import make_batches, record_table
 from tiering.source.writing.sink_commits import SinkCommits
@@ -170,6 +171,29 @@ def test_a_task_keeps_the_rules_of_its_topic(broker: LiveBroker, sink_id: str) -
         before = values(broker, topic)
         writer.commit([writer.write(rows(b"v" * 1_000))], 0)
         assert values(broker, topic) == sorted([*before, b"v" * 1_000])
+
+
+def test_a_batch_that_does_not_fit_into_one_commit_is_refused(
+    broker: LiveBroker, sink_id: str
+) -> None:
+    """By a task that has too much alone, and by the driver before it asks for the commit."""
+    before = values(broker, "plain")
+    writer = sink(broker, "plain", sink_id)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(writer, "_opened", writer._opened._replace(batches_max=1))
+        messages = [writer.write(rows(b"a")), writer.write(rows(b"b"))]
+        of_both_partitions = (one for key in "abcdefgh" for one in rows(b"v", key=key))
+        with pytest.raises(Rejected, match="a task alone has more than the 1 record batches"):
+            writer.write(of_both_partitions)
+        with pytest.raises(Rejected, match=r"has 2 record batches in 2 objects; 1 in 2000"):
+            writer.commit(messages, 0)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sink_commits, "STAGED_OBJECTS_MAX", 1)
+        with pytest.raises(Rejected, match=r"50000 in 1 fit .* \(maxOffsetsPerTrigger\)"):
+            writer.commit(messages, 0)
+    assert values(broker, "plain") == before
+    writer.commit(messages, 0)
+    assert values(broker, "plain") == sorted([*before, b"a", b"b"])
 
 
 def damaged(data: bytes, at: int, value: bytes) -> bytes:
