@@ -239,13 +239,19 @@ async def test_later_commits_do_not_put_it_off(cluster: Cluster) -> None:
     assert await is_deleted(cluster, left, after_s=0)
 
 
-async def test_without_a_commit_it_goes_at_the_bound_and_is_counted(cluster: Cluster) -> None:
+async def test_without_a_commit_it_goes_at_the_bound_with_a_warning_and_is_counted(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
     partition = await table_topic(cluster)
     left = await segment(cluster, partition)
     await delete_everything(cluster, partition)
     assert not await is_deleted(cluster, left, after_s=24 * HOUR_S - 1)
+    assert not caplog.records
     assert await is_deleted(cluster, left, after_s=2)
     assert cluster.workers[0].overdue_deleted == 1
+    (warning,) = caplog.messages
+    assert "1 segments are deleted although tables may name them" in warning
+    assert left in warning
 
 
 @pytest.mark.parametrize("how", ["topic deleted", "switched off", "never a table"])
