@@ -8,6 +8,7 @@ from tiering_samples import PARTITION, SampleBatch, SampleRecord, plan_of, put_w
 
 from metadata.rewrites import COMPACTION, RewriteInput, RewritePlan
 from tiering.roll import RollSettings, roll
+from tiering.typed_columns import NO_TYPED_COLUMNS, TypedColumns
 from wal.stores.blocking_store import BlockingStore
 
 
@@ -32,16 +33,22 @@ def some_batches(count: int, seed: int, *, keys: int = 30) -> list[SampleBatch]:
 
 
 def inputs_of(
-    store: BlockingStore, batches: Sequence[SampleBatch], *, per_segment: int
+    store: BlockingStore,
+    batches: Sequence[SampleBatch],
+    *,
+    per_segment: int,
+    base_offset: int = 0,
+    typed: TypedColumns = NO_TYPED_COLUMNS,
 ) -> list[RewriteInput]:
     """Batches in segments, one WAL object each."""
     found = []
-    offset = 0
+    small = RollSettings(row_group_bytes=2_000)
+    offset = base_offset
     for start in range(0, len(batches), per_segment):
         part = batches[start : start + per_segment]
-        key = f"wal/00/01J0000000000000000000{start:04d}"
+        key = f"wal/00/01J0000000000000000000{base_offset + start:04d}"
         plan = plan_of(put_wal_object(store, key, [part], base_offset=offset))
-        segment = roll(plan, store, settings=RollSettings(row_group_bytes=2_000)).segment
+        segment = roll(plan, store, typed=typed, settings=small).segment
         found.append(
             RewriteInput(
                 segment.object_key,

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from compaction_samples import inputs_of, planned, some_batches
@@ -24,14 +25,30 @@ from metadata.rewrites import Rewrite, RewriteInput, RewritePlan, RewrittenSegme
 from tests.support.compacted import compacted
 from tiering.compaction.key_columns import key_rows
 from tiering.roll import roll
+from tiering.segment_columns import FIELD_ID
 from tiering.segment_format import EmptyBatch
 from tiering.segment_reader import SegmentReader
 from tiering.segment_verification import read_footer, read_footer_and_sources, verify_segment
+from tiering.typed_columns import NO_TYPED_COLUMNS
 from wal.coordinates import Offset
 from wal.errors import CorruptSegment
 from wal.stores.blocking_store import BlockingStore, MeteredStore
 
 TOMBSTONE = SampleRecord(b"gone", None, 5)
+
+
+class Numbered:
+    """A column `data`, whose field `a` is the record's offset."""
+
+    encoded = b""
+
+    def __init__(self, kind: pa.DataType) -> None:
+        number = pa.field("a", kind, metadata={FIELD_ID: "110"})
+        self.fields = [pa.field("data", pa.struct([number]), metadata={FIELD_ID: "100"})]
+
+    def columns(self, rows: pa.Table) -> Sequence[pa.Array]:
+        data = [{"a": offset} for offset in rows.column("offset").to_pylist()]
+        return [pa.array(data, self.fields[0].type)]
 
 
 def swapped(plan: RewritePlan, rewrite: Rewrite) -> list[RewriteInput]:
@@ -88,6 +105,36 @@ async def test_what_stays_is_served_as_it_was(tmp_path: Path) -> None:
             assert footer.counts.records == segment.record_count
             assert footer.counts.removed == segment.removed_count
             assert footer.identity.generation == 1
+
+
+async def test_typed_columns_stay_with_their_records(tmp_path: Path) -> None:
+    """Of inputs that were rolled with a type, with a wider one, and without any."""
+    field = {"i": pa.int32(), "l": pa.int64()}
+    with file_store(tmp_path) as store:
+        inputs = [
+            one
+            for number, kind in enumerate("-il")
+            for one in inputs_of(
+                store,
+                some_batches(4, number, keys=3),
+                per_segment=4,
+                base_offset=20 * number,
+                typed=Numbered(field[kind]) if kind in field else NO_TYPED_COLUMNS,
+            )
+        ]
+        before = await served(store, inputs)
+        plan = planned(inputs, target_bytes=10**6)
+        (segment,) = compacted(plan, store).segments
+        verify_segment(store, segment.object_key)
+        after = await served(store, swapped(plan, compacted(plan, store)))
+    rows = pq.read_table(tmp_path / segment.object_key, partitioning=None).to_pylist()
+    newest = {record[2]: record[0] for record, _ in before}
+    kept = [record for record, _ in before if record[2] is None or newest[record[2]] == record[0]]
+    assert [record for record, _ in after] == kept
+    assert len(kept) < len(before)
+    assert [(row["offset"], row["data"]) for row in rows] == [
+        (record[0], None if record[0] < 20 else {"a": record[0]}) for record in kept
+    ]
 
 
 async def test_a_second_compaction_counts_what_the_first_one_removed(tmp_path: Path) -> None:
