@@ -160,6 +160,7 @@ class TopicTable:
             self.expire,
             self.die,
             self.produce_and_roll,
+            self.retain,
             self.merge,
         ]
 
@@ -201,6 +202,28 @@ class TopicTable:
             for where, base, last in self.segments
             if where != partition or last >= before
         ]
+
+    def retain(self) -> None:
+        """Retention by time: a first segment goes, and what is no younger at either beginning."""
+        first = min(self.segments, default=None)
+        if first is None:
+            return
+        oldest_kept_ms = self._newest_ms(*first) + 60_000
+        for segment in sorted(self.segments):
+            where, base, last = segment
+            is_first = base <= self.log_starts[where] <= last
+            if is_first and self._newest_ms(*segment) < oldest_kept_ms:
+                self.segments.remove(segment)
+                self.log_starts[where] = last + 1
+        retention_ms = SystemClock().now_ms() - oldest_kept_ms
+        set_configs(self.admin, self.name, {"retention.ms": str(retention_ms)})
+        coordination = self.broker.broker.coordination
+        for workers in coordination.workers_at_work.values():
+            self.broker.run(workers.retention.pass_once())
+        set_configs(self.admin, self.name, {"retention.ms": "-1"})
+
+    def _newest_ms(self, partition: int, base: int, last: int) -> int:
+        return max(row.timestamp_ms for row in self.rows[partition][base : last + 1])
 
     def hide_or_show(self) -> None:
         """Rows whose records are deleted, among those that are not, are hidden or come back."""

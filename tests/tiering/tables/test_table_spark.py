@@ -30,7 +30,7 @@ from tests.support.topic_table import PARTITIONS, RANGE_MS, START_MS, TopicTable
 pytestmark = pytest.mark.jvm
 
 REPOSITORY: Final = Path(__file__).parents[3]
-STEPS: Final = 200 if IS_EXHAUSTIVE else 8
+STEPS: Final = 200 if IS_EXHAUSTIVE else 9
 COMPARED_EVERY: Final = 40 if IS_EXHAUSTIVE else STEPS
 
 

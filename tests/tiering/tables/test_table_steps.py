@@ -1,7 +1,8 @@
 """A topic as a table: what DuckDB and PyIceberg read through the broker's catalogue.
 
 One broker for the file. The steps of a topic's life come in random order: produce and roll, deleted
-records, other schemas, snapshots that expire, merges, a tiering job that dies at each point. After
+records, retention, other schemas, snapshots that expire, merges, a tiering job that dies at each
+point. After
 each of them both engines, attached to the broker's catalogue, have to give what follows from the
 records themselves. Spark does in test_table_spark.py.
 """
