@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
+from diskless.cli.cli import main
 from tests.support.committed_values import CommittedValues
 from tests.support.flights import PARTITIONS, TOPIC, produce_flights
 from tests.support.live_broker import LiveBroker, until
@@ -173,7 +175,8 @@ def test_the_example_of_the_page_runs(
         for block in (part.split("```")[0] for part in page.split("```python\n")[1:])
         if '"shouting")' in block
     ]
-    create(broker, "shouted")
+    (command,) = re.findall("^diskless (topic create shouted .*)", page, re.MULTILINE)
+    assert main([*command.split(), "--bootstrap", broker.bootstrap]) == 0
     example = example.replace("localhost:9092", broker.bootstrap)
     exec(example.replace("/data/checkpoints", str(tmp_path)), {"spark": spark})
     wanted = [(key, value and value.upper()) for key, value in values(broker, TOPIC)]

@@ -177,7 +177,10 @@ def test_tables_are_read_as_the_page_says(reader: Reader) -> None:
         counts = lake.execute(reader.block("sql", "ATTACH")).fetchall()
         typed = "select carrier, avg(delay) from (select unnest(data) from lake.topics.flights)"
         assert dict(lake.execute(f"{typed} group by all").fetchall()) == {"AA": 19.0, "UA": 20.0}
+        lake.execute(reader.block("sql", "view latest_flights"))
+        (latest,) = lake.execute("select count(*), max(key) from latest_flights").fetchall()
     assert counts == [(0, 40, 39)]
+    assert latest == (40, b"9")
     assert reader.python("RestCatalog").num_rows == 40
 
 

@@ -6,6 +6,7 @@ PySpark of that release, which cannot be installed beside the one that the proje
 
 import os
 import random
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +31,7 @@ from tests.support.topic_table import PARTITIONS, RANGE_MS, START_MS, TopicTable
 pytestmark = pytest.mark.jvm
 
 REPOSITORY: Final = Path(__file__).parents[3]
+PAGE: Final = REPOSITORY / "docs" / "tables.md"
 STEPS: Final = 200 if IS_EXHAUSTIVE else 9
 COMPARED_EVERY: Final = 40 if IS_EXHAUSTIVE else STEPS
 
@@ -73,6 +75,11 @@ def test_spark_sees_what_the_other_engines_see(broker: LiveBroker, spark: SparkT
         for partition in range(PARTITIONS)
         if (offsets := [row.offset for where, row in rows if where == partition])
     ]
+    (view,) = re.findall(r"```sql\n(create temporary view.*?)```", PAGE.read_text(), re.S)
+    spark.sql(view.replace(".flights", ".steps"))
+    (latest,) = spark.sql("select count(*) as count, max(offset) as last from latest_flights")
+    newest = {where: row.offset for where, row in rows}  # all have one key
+    assert (latest["count"], latest["last"]) == (len(newest), max(newest.values()))
     with pytest.raises(AssertionError, match="does not support endpoint"):
         spark.sql("delete from lake.topics.steps")
 
