@@ -9,6 +9,7 @@ the wait for an acknowledgement makes of that: it is asked on one partition, onc
 defaults and once at a fixed interval.
 """
 
+import itertools
 import re
 import subprocess
 import time
@@ -34,6 +35,8 @@ PRODUCERS: Final = 8
 """An idempotent one has five batches of 1 MB in flight, less than one object."""
 PRODUCED_BYTES: Final = 768 << 20
 ON_EITHER_LOG_BYTES: Final = 96 << 20
+WAITS_PARTITIONS: Final = (4, PARTITIONS)
+"""With fewer than an idempotent producer's five requests in flight, and with more."""
 INTERVAL_MS: Final = 250
 MANY_PARTITIONS: Final = 1000
 JAVA_SECONDS: Final = 6
@@ -168,9 +171,17 @@ def java_mb_per_s(bed: S3Bed, prefix: str, settings: Mapping[str, object], recor
 def _run_waits(report: Report, bed: S3Bed) -> None:
     raw_ms = raw_put_ms(bed)
     report.add("s3_raw_put_ms", raw_ms, "ms", note="16 KiB, median")
-    for log in LOGS:
-        figures = measure(bed, log.name, f"waits-{log.name}", {}, ON_EITHER_LOG_BYTES)
+    for log, partitions in itertools.product(LOGS, WAITS_PARTITIONS):
+        figures = measure(
+            bed,
+            log.name,
+            f"waits-{log.name}-{partitions}",
+            {},
+            ON_EITHER_LOG_BYTES,
+            partitions=partitions,
+        )
         name = f"s3_{log.name}_log"
+        name += "" if partitions == PARTITIONS else f"_{partitions}_partitions"
         bound = f"≤ {log.puts * raw_ms + SLACK_MS:.1f}"
         report.add(
             f"{name}_ack_p50_ms",

@@ -13,7 +13,15 @@ A chunk may be sealed, whichever comes first:
   (those of large batches, which take long to build: pause for QUIET_S)
 - early, in a pause: when no Produce arrived, whole or in part, in the last QUIET_S seconds, the
   chunk has `wal.commit.early.bytes`, and fewer than `wal.commit.early.chunks` are under way
+- early, when it is large (`wal.puts.large.bytes`) and fewer than `wal.upload.concurrency` are under
+  way
 - `wal.commit.interval.ms` after its first batch
+
+Why a large one waits for nothing: producers have so much in flight and no more, and what is in
+flight waits for the whole put of its chunk. Eight connections that carry 3 MB each are done long
+before three that carry 8 MB. A put of that size costs a fifteenth of what storing it for a month
+does, so the budget, which is there for small ones, does not count it. When all connections have
+something to do, chunks grow again, up to `wal.chunk.max.bytes`.
 
 Why wait for who was answered: producers send again what they may have in flight. Their batches
 would just miss a chunk that is sealed with the answer, and wait for two commits instead of one.
@@ -25,15 +33,17 @@ them where PUTs take long.
 
 Invariants:
 
-- In no second more than `wal.puts.per.second.max` chunks are sealed, whatever the reason; only a
-  flush and the end of the write loop do not wait for it. A few of them may come at once, the others
-  are spread evenly. A full chunk that waits for the budget goes on growing (`bytes_max`).
+- In no second more than `wal.puts.per.second.max` chunks that are not large are sealed, whatever
+  the reason; only a flush and the end of the write loop do not wait for it. A few of them may come
+  at once, the others are spread evenly. A full chunk that waits for the budget goes on growing
+  (`bytes_max`).
 - While the uploader is behind only full chunks are sealed, so chunks do not pile up that only wait.
 - Nothing is sealed where nothing was appended: an idle broker makes no puts.
 - A client that stops in the middle of a request delays others by QUIET_S: then it does not count.
 """
 
 import math
+from collections import deque
 from typing import Final, NamedTuple
 
 from wal.chunks.wal_settings import WalSettings
@@ -47,7 +57,7 @@ _LARGE_BYTES: Final = 256 << 10
 _BURST_SHARE: Final = 5
 """A second's budget divided by this may come at once,"""
 _BURST_MAX: Final = 10
-"""but at most this many: what may come at once is taken off the steady rate."""
+"""but at most this many: a second that begins with them has fewer left, further apart."""
 _GROWTH: Final = 4
 """A chunk that waits for the budget may become this many times `wal.chunk.max.bytes`."""
 
@@ -69,21 +79,42 @@ class Arrivals:
 
 
 class PutBudget:
-    """At most `puts_per_s` takes in any second; a few of them may come at once."""
+    """At most `puts_per_s` takes in any second; a few of them may come at once.
+
+    The j-th take after another comes (j - few + 1) steps after it or later, for each j from `few`
+    up to `puts_per_s`, where it is a second. So who takes steadily has the whole budget.
+    """
 
     def __init__(self, puts_per_s: int) -> None:
-        burst = min(max(puts_per_s // _BURST_SHARE, 1), _BURST_MAX)
-        self._pause_s = 1 / max(puts_per_s - burst, 1)
-        self._ahead_s = (burst - 1) * self._pause_s
-        self._paid_until = -math.inf
+        few = min(max(puts_per_s // _BURST_SHARE, 1), _BURST_MAX)
+        self._puts_per_s = puts_per_s
+        self._few = few
+        self._step_s = 1 / (puts_per_s - few + 1)
+        self._takes = 0
+        # The last takes that nothing has to wait for yet: fewer than `few`.
+        self._free: deque[float] = deque()
+        # Of those before, the ones that may be the last to be waited for: (number, time less its
+        # number's steps), in falling order of the second.
+        self._awaited: deque[tuple[int, float]] = deque()
 
     def available_at(self) -> float:
         """From when on a put may be taken."""
-        return self._paid_until - self._ahead_s
+        if not self._awaited:
+            return -math.inf
+        return self._awaited[0][1] + (self._takes - self._few + 1) * self._step_s
 
     def take(self, now: float) -> None:
         """Count one put. One that is taken before its time makes the next wait longer."""
-        self._paid_until = max(self._paid_until, now) + self._pause_s
+        self._free.append(now)
+        self._takes += 1
+        if len(self._free) == self._few:
+            number = self._takes - self._few
+            at = self._free.popleft() - number * self._step_s
+            while self._awaited and self._awaited[-1][1] <= at:
+                self._awaited.pop()
+            self._awaited.append((number, at))
+            if self._awaited[0][0] < self._takes - self._puts_per_s:
+                self._awaited.popleft()
 
 
 class OpenChunk(NamedTuple):
@@ -111,12 +142,15 @@ class SealPolicy:
 
         `under_way` counts chunks that are sealed and not answered yet.
         """
-        available_at = self._budget.available_at()
+        settings = self._settings
+        is_large = self._is_large(chunk.data_bytes)
+        available_at = -math.inf if is_large else self._budget.available_at()
         if chunk.is_full:
             return available_at
         if is_behind:
             return math.inf
-        settings = self._settings
+        if is_large and settings.commit_early and under_way < settings.upload_concurrency:
+            return available_at
         seal_at = chunk.opened_at + settings.commit_interval_ms / 1000
         if settings.commit_early:
             whole_at = self._arrivals.expected_until()
@@ -146,14 +180,19 @@ class SealPolicy:
         """This number of batches came."""
         self._awaited -= batches
 
-    def sealed(self, now: float) -> None:
-        """A chunk is being sealed."""
-        self._budget.take(now)
+    def sealed(self, now: float, data_bytes: int) -> None:
+        """A chunk of this size is being sealed."""
+        if not self._is_large(data_bytes):
+            self._budget.take(now)
 
     def bytes_max(self, now: float) -> int:
         """How large a chunk may become by appends to it; a larger call gets one of its own."""
         settings = self._settings
         size = settings.chunk_max_bytes
-        if now >= self._budget.available_at():
+        if self._is_large(size) or now >= self._budget.available_at():
             return size
         return min(size * _GROWTH, size + settings.chunk_overflow_bytes)
+
+    def _is_large(self, data_bytes: int) -> bool:
+        """Whether the put of so many bytes is worth its price at any rate."""
+        return 0 < self._settings.puts_large_bytes <= data_bytes

@@ -81,6 +81,15 @@ class WalSettings:
         maximum=100_000,
         why="smaller: fewer requests to pay for, longer waits; larger: more objects and commits",
     )
+    puts_large_bytes: int = setting(
+        "wal.puts.large.bytes",
+        3 * MIB,
+        minimum=0,
+        maximum=1 * GIB,
+        why="from which on a PUT does not count in wal.puts.per.second.max, and a chunk is sealed "
+        "while uploads are free; smaller: more PUTs for a GiB; larger: less of what producers have "
+        "in flight is uploaded at a time; 0: every PUT counts",
+    )
     append_queue_max_bytes: int = setting(
         "wal.append.queue.max.bytes",
         1 * GIB,
@@ -170,6 +179,7 @@ def for_directory(settings: WalSettings, explicit: Collection[str]) -> WalSettin
 DIRECTORY_DEFAULTS: Final[Mapping[str, int]] = {
     "wal.commit.interval.ms": 10,
     "wal.commit.early.bytes": 1 * MIB,
+    "wal.puts.large.bytes": 0,
     "wal.puts.per.second.max": 250,
     "wal.upload.second.percent": 0,
 }

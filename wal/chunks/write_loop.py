@@ -152,12 +152,8 @@ class WriteLoop:
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = 0.0
         self._is_alarmed = False
-        self._appends = 0
-        self._batches = 0
-        self._bytes = 0
-        self._chunks_sealed = 0
-        self._batches_failed = 0
-        self._overloaded = 0
+        self._appends = self._batches = self._bytes = 0
+        self._chunks_sealed = self._batches_failed = self._overloaded = 0
 
     # For the produce path
 
@@ -298,11 +294,10 @@ class WriteLoop:
     def _seal_at(self, group: Sequence[PendingBatch] = (), *, is_full: bool = False) -> float:
         """When the open chunk may be sealed, with `group` in it."""
         writer, settings = self._writer, self._settings
-        data_bytes = sum([batch.header.length_bytes for batch in group])
+        data_bytes = _bytes_of(writer, group)
         count = len(group)
         opened_at = self._called_at
         if writer is not None:
-            data_bytes += writer.data_bytes
             count += writer.batch_count
             opened_at = self._opened_at
             is_full |= not writer.is_appendable
@@ -368,7 +363,7 @@ class WriteLoop:
         if self._writer is None:
             self._opened_at = started
         if seals:
-            self._policy.sealed(started)
+            self._policy.sealed(started, _bytes_of(self._writer, group))
         future = asyncio.get_running_loop().run_in_executor(
             executor, _write, self._directory, self._writer, self._writer_batches, group, seals
         )
@@ -394,7 +389,7 @@ class WriteLoop:
             self._writer_batches += group
             self._appends += 1
             self._batches += len(group)
-            self._bytes += sum([batch.header.length_bytes for batch in group])
+            self._bytes += _bytes_of(None, group)
             if self._on_appended is not None:
                 self._on_appended(group)
         elif group:
@@ -489,6 +484,11 @@ def _append_to(
             directory.seal(writer, ())  # Nothing is in it: this removes its files.
         raise
     return writer
+
+
+def _bytes_of(writer: ChunkWriter | None, group: Sequence[PendingBatch]) -> int:
+    own = 0 if writer is None else writer.data_bytes
+    return own + sum([batch.header.length_bytes for batch in group])
 
 
 def _release(batches: Sequence[PendingBatch]) -> None:

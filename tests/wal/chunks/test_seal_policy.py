@@ -122,9 +122,28 @@ def test_a_broker_that_rested_may_put_a_few_at_once() -> None:
     assert budget.available_at() > 7.0
 
 
+@pytest.mark.parametrize("puts_per_s", [1, 2, 20, 250])
+def test_who_takes_steadily_has_the_whole_budget(puts_per_s: int) -> None:
+    clock, budget = ManualClock(), PutBudget(puts_per_s)
+    for _ in range(5 * puts_per_s):
+        clock.advance(max(budget.available_at() - clock.monotonic(), 0.0))
+        budget.take(clock.monotonic())
+    assert clock.monotonic() <= 5
+
+
+def test_what_was_taken_at_once_is_missing_in_its_second_and_evenly() -> None:
+    budget = PutBudget(20)
+    for _ in range(4):
+        budget.take(7.0)
+    for number in range(1, 17):
+        assert budget.available_at() == pytest.approx(7 + number / 17)
+        budget.take(7 + number / 17)
+    assert budget.available_at() == pytest.approx(8.0)
+
+
 def test_the_budget_holds_whatever_the_reason_of_a_seal() -> None:
     bed = Bed(replace(EARLY, puts_per_second_max=1))
-    bed.policy.sealed(10.0)
+    bed.policy.sealed(10.0, 1)
     for is_full in (False, True):
         assert bed.wait_s(is_full=is_full) == pytest.approx(1.0)
 
@@ -134,16 +153,44 @@ def test_a_chunk_that_waits_for_the_budget_grows_within_bounds() -> None:
         replace(EARLY, puts_per_second_max=1, chunk_max_bytes=1000, chunk_overflow_bytes=9999)
     )
     assert bed.policy.bytes_max(10.0) == 1000
-    bed.policy.sealed(10.0)
+    bed.policy.sealed(10.0, 1)
     assert bed.policy.bytes_max(10.5) == 4000
     assert bed.policy.bytes_max(11.0) == 1000
     bed = Bed(replace(EARLY, puts_per_second_max=1, chunk_max_bytes=1000, chunk_overflow_bytes=500))
-    bed.policy.sealed(10.0)
+    bed.policy.sealed(10.0, 1)
     assert bed.policy.bytes_max(10.5) == 1500
+
+
+LARGE = replace(EARLY, puts_per_second_max=1, puts_large_bytes=500, upload_concurrency=3)
+
+
+def test_a_large_chunk_is_sealed_while_uploads_are_free() -> None:
+    bed = Bed(LARGE)
+    bed.policy.sealed(10.0, 499)
+    # Whatever is half received, and whatever the budget says.
+    bed.arrivals.unfinished, bed.arrivals.last_at = 1, 10.0
+    assert bed.wait_s(500, under_way=2) == 0
+    assert bed.wait_s(499, under_way=2) == pytest.approx(1.0)
+    assert bed.wait_s(500, under_way=3) == pytest.approx(INTERVAL_S)
+    assert bed.wait_s(500, under_way=2, is_behind=True) == math.inf
+    assert bed.wait_s(500, under_way=9, is_behind=True, is_full=True) == 0
+
+
+def test_a_large_chunk_takes_nothing_from_the_budget() -> None:
+    bed = Bed(LARGE)
+    bed.policy.sealed(10.0, 500)
+    assert bed.wait_s() == 0
+    assert bed.policy.bytes_max(10.0) == LARGE.chunk_max_bytes
+
+
+def test_a_large_chunk_waits_for_the_interval_without_early_seals() -> None:
+    bed = Bed(replace(LARGE, commit_early=False))
+    assert bed.wait_s(500) == pytest.approx(INTERVAL_S)
 
 
 def test_a_directory_has_other_defaults_and_keeps_what_was_set() -> None:
     settings = for_directory(replace(SETTINGS, commit_interval_ms=99), {"wal.commit.interval.ms"})
     assert settings.commit_interval_ms == 99
     assert settings.puts_per_second_max == 250
+    assert settings.puts_large_bytes == 0
     assert settings.commit_early_bytes == 1 << 20
