@@ -225,10 +225,20 @@ def test_kafkas_tool_lists_describes_and_finds_what_hangs(
         assert active["CurrentTransactionStartOffset"] == "0"
         assert active["ProducerId"] == row["ProducerId"]
         # Its transaction is known to its coordinator, so it does not hang however long it takes.
-        hanging = ("find-hanging", "--topic", topic, "--max-transaction-timeout", "0")
-        assert topic not in "\n".join(kafka("TransactionsCommand", *hanging).lines)
+        for where in (("--topic", topic), ("--broker-id", "0")):
+            hanging = ("find-hanging", *where, "--max-transaction-timeout", "0")
+            assert topic not in "\n".join(kafka("TransactionsCommand", *hanging).lines)
         # A marker is nothing that a client can write here.
         refused = kafka.refused("TransactionsCommand", "abort", *place, "--start-offset", "0")
         assert "Failed to abort transaction" in refused
         producer.commit_transaction(TIMEOUT_S)
     assert read(broker.bootstrap, topic, COMMITTED) == [b"x", b"y", b"z"]
+    if tools.is_4:
+        # What it has instead: whoever has the id is fenced, and what is open is aborted.
+        with opened(broker, topic, name) as producer:
+            ended = ("forceTerminateTransaction", "--transactionalId", name)
+            kafka("TransactionsCommand", *ended)
+            with pytest.raises(KafkaException) as raised:
+                producer.commit_transaction(TIMEOUT_S)
+            assert raised.value.args[0].code() == KafkaError._FENCED
+        assert read(broker.bootstrap, topic, COMMITTED) == [b"x", b"y", b"z"]

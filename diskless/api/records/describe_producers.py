@@ -5,6 +5,8 @@
   forgotten.
 - The coordinator epoch of who ended a producer's last transaction is known until the marker is
   rolled.
+- The metadata topic has none. `kafka-transactions find-hanging --broker-id` asks about it too, and
+  waits until every partition is known.
 - Asks for READ on each topic.
 """
 
@@ -21,6 +23,7 @@ from diskless.loop.long_work import Steps, collected, gathered, mapped
 from diskless.ports import ActiveProducer, StoredPartitions, TopicAdmin
 from diskless.protocol.messages import Fields, decode_request, encode_response
 from diskless.server.registry import Api, Deferred, Outcome, ReplySteps, Request
+from metadata.operations import METADATA_TOPIC_ID
 from wal.errors import DisklessError
 
 KEY: Final = 61
@@ -36,8 +39,9 @@ def api(topics: TopicAdmin, stored: StoredPartitions, access: Access) -> Api:
             if name in refused:
                 raise refused[name]
             partition = partition_of(named_topic(topics, name), index)
-            active = await stored.producers(partition, limit=PRODUCERS_MAX)
-            producers = [_producer(producer) for producer in active]
+            if partition.topic_id != METADATA_TOPIC_ID:
+                active = await stored.producers(partition, limit=PRODUCERS_MAX)
+                producers = [_producer(producer) for producer in active]
         except DisklessError as failure:
             error = failure
         return {

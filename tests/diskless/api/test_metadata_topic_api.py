@@ -25,7 +25,7 @@ TOPIC_ID = UUID("6469736b-6c65-8373-8000-6d6574616461")
 UNKNOWN_TOPIC_OR_PARTITION = 3
 OFFSET_OUT_OF_RANGE = 1
 
-FETCH, LIST_OFFSETS, METADATA, DESCRIBE_CONFIGS = 1, 2, 3, 32
+FETCH, LIST_OFFSETS, METADATA, DESCRIBE_CONFIGS, DESCRIBE_PRODUCERS = 1, 2, 3, 32, 61
 
 
 class Fetched(NamedTuple):
@@ -219,6 +219,15 @@ async def test_list_offsets_answers_special_times(broker: LiveBroker, version: i
     first_newest = next(h.base_offset for h in stored if h.max_timestamp_ms == newest)
     end = metadata_partition(broker).replica.applied_offset
     assert found == [(0, end), (0, 0), (0, first_newest), (0, 0), (0, -1), (0, 0), (0, -1)]
+
+
+async def test_its_partitions_have_no_producers(broker: LiveBroker) -> None:
+    wanted = replace(smallest(load_request_schema(DESCRIBE_PRODUCERS, 0)).topics[0], name=NAME)
+    wanted = replace(wanted, partition_indexes=(0, 1, 2))
+    answer = await call(broker, DESCRIBE_PRODUCERS, 0, topics=(wanted,))
+    rows = answer.topics[0].partitions
+    assert [row.error_code for row in rows] == [0, 0, UNKNOWN_TOPIC_OR_PARTITION]
+    assert not any(row.active_producers for row in rows)
 
 
 # Two brokers
