@@ -35,6 +35,7 @@ from bench.speed.latency import run_latency
 from bench.speed.puts import run_puts
 from bench.speed.slopes import run_slopes
 from bench.speed.slow_store import run_slow_store
+from bench.speed.small_objects import run_small_objects
 from bench.speed.throughput import run_produce
 from bench.speed.workers import run_workers
 from bench.tiering.compaction import run_compact
@@ -53,6 +54,7 @@ GROUPS: Final[Mapping[str, Callable[[Report], None]]] = {
     "latency": run_latency,
     "puts": run_puts,
     "slopes": run_slopes,
+    "small_objects": run_small_objects,
     "slow_store": run_slow_store,
     "hour": run_hour,
     "workers": run_workers,
@@ -91,7 +93,17 @@ APART: Final[Mapping[str, Callable[[Report], None]]] = {
 
 TOGETHER: Final[Mapping[str, Sequence[str]]] = {
     ALL: tuple(GROUPS),
-    "speed": ("produce", "consume", "latency", "puts", "slopes", "slow_store", "hour", "workers"),
+    "speed": (
+        "produce",
+        "consume",
+        "latency",
+        "puts",
+        "slopes",
+        "small_objects",
+        "slow_store",
+        "hour",
+        "workers",
+    ),
     "s3": ("s3_writing", "s3_outliers", "s3_reading"),
     "coordinator": ("commits", "backlog", "pipelined", "retention", "starts"),
 }

@@ -3,7 +3,8 @@
 - `throughput`: MB/s and processor time of each kind of producer; `sink`: a socket beside it
 - `consuming`: the same of consumers, at the tail and from both tiers
 - `latency`: from a produce call to its acknowledgement
-- `puts`: WAL objects a second; `slopes`: what one more object and one more batch cost
+- `puts`: WAL objects a second; `slopes`: what one more object and one more batch cost;
+  `small_objects`: what an object of four batches costs
 - `slow_store`: a bucket whose PUTs take 50 ms
 - `workers`: two workers against one process
 - `hour`: what an hour of 1 MB/s leaves behind

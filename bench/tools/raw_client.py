@@ -7,7 +7,7 @@ cost the measuring process little beside the broker that is measured.
 import asyncio
 import struct
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, Self
 
 from crc32c import crc32c
@@ -68,11 +68,18 @@ class RawClient(asyncio.Protocol):
 
     def send(self, key: int, version: int, body: bytes) -> "asyncio.Future[bytes]":
         """The answer behind its correlation id."""
+        return self.send_together(key, version, [body])[0]
+
+    def send_together(
+        self, key: int, version: int, bodies: Sequence[bytes]
+    ) -> "Sequence[asyncio.Future[bytes]]":
+        """The answers to several requests that go out in one write."""
         assert self._transport is not None
-        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._waiting.append(answer)
-        self._transport.write(frame(key, version, body))
-        return answer
+        loop = asyncio.get_running_loop()
+        answers: list[asyncio.Future[bytes]] = [loop.create_future() for _ in bodies]
+        self._waiting += answers
+        self._transport.write(b"".join([frame(key, version, body) for body in bodies]))
+        return answers
 
     async def close(self) -> None:
         assert self._transport is not None
