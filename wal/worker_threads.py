@@ -11,14 +11,13 @@ A thread cannot be cancelled. `run` lets a cancelled caller go at once, which is
 the caller will use again.
 
 A `Job` is work that happens whatever becomes of those who wait for it. On its way back it takes two
-turns of the event loop; a shielded future of an executor takes three.
+turns of the event loop; a shielded future takes three.
 """
 
 import asyncio
 import threading
 import weakref
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, Final, Generic, TypeVar
@@ -35,7 +34,7 @@ class _Work:
         self,
         call: Callable[[], Any],
         loop: asyncio.AbstractEventLoop,
-        settle: Callable[["_Work"], None],
+        settle: Callable[["_Work | Job[Any]"], None],
     ) -> None:
         self.call = call
         self.loop = loop
@@ -44,8 +43,72 @@ class _Work:
         self.result: Any = None
         self.error: BaseException | None = None
 
+    @property
+    def is_unwanted(self) -> bool:
+        return self.future.cancelled()
 
-_Queue = SimpleQueue[_Work | None]
+    def end(self) -> None:
+        """A thread is done with it; on the event loop."""
+        if self.future.done():
+            return
+        if self.error is None:
+            self.future.set_result(self.result)
+        else:
+            self.future.set_exception(self.error)
+
+
+class Job(Generic[_Result]):
+    """Work that `WorkerThreads.begin` has begun; belongs to the event loop."""
+
+    __slots__ = ("_on_end", "_waiting", "call", "error", "has_ended", "loop", "result", "settle")
+
+    is_unwanted: Final = False
+
+    def __init__(
+        self,
+        call: Callable[[], _Result],
+        loop: asyncio.AbstractEventLoop,
+        settle: Callable[["_Work | Job[Any]"], None],
+        on_end: Callable[[], None] | None,
+    ) -> None:
+        self.call = call
+        self.loop = loop
+        self.settle = settle
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.has_ended = False
+        self._on_end = on_end
+        self._waiting: list[asyncio.Future[None]] = []
+
+    async def ended(self) -> _Result:
+        """What the work returns, or raises. A cancelled caller leaves it running."""
+        if not self.has_ended:
+            waiting: asyncio.Future[None] = self.loop.create_future()
+            self._waiting.append(waiting)
+            await waiting
+        if self.error is not None:
+            raise self.error
+        result: _Result = self.result
+        return result
+
+    async def to_the_end(self) -> _Result:
+        """The same, for a caller who was cancelled: a cancellation that arrives is dropped."""
+        while not self.has_ended:
+            with suppress(asyncio.CancelledError):
+                await self.ended()
+        return await self.ended()
+
+    def end(self) -> None:
+        """A thread is done with it; on the event loop."""
+        self.has_ended = True
+        if self._on_end is not None:
+            self._on_end()
+        for waiting in self._waiting:
+            if not waiting.done():
+                waiting.set_result(None)
+
+
+_Queue = SimpleQueue[_Work | Job[Any] | None]
 
 
 class WorkerThreads:
@@ -67,9 +130,24 @@ class WorkerThreads:
 
     def start(self, call: Callable[[], _Result]) -> "asyncio.Future[_Result]":
         """Have a thread call it; cancelling the future leaves it running, if it was begun."""
+        work = _Work(call, asyncio.get_running_loop(), self._settle)
+        self._put(work)
+        return work.future
+
+    def begin(
+        self, call: Callable[[], _Result], *, on_end: Callable[[], None] | None = None
+    ) -> Job[_Result]:
+        """Have a thread call it, whoever waits for it.
+
+        `on_end` is called in the event loop, before whoever waits goes on.
+        """
+        job: Job[_Result] = Job(call, asyncio.get_running_loop(), self._settle, on_end)
+        self._put(job)
+        return job
+
+    def _put(self, work: _Work | Job[Any]) -> None:
         if self._is_closed:
             raise RuntimeError(f"work for the threads {self._name} after their end")
-        work = _Work(call, asyncio.get_running_loop(), self._settle)
         self._unfinished += 1
         if self._unfinished > len(self._threads) and len(self._threads) < self._limit:
             name = f"{self._name}_{len(self._threads)}"
@@ -77,17 +155,11 @@ class WorkerThreads:
             thread.start()
             self._threads.append(thread)
         self._queue.put(work)
-        return work.future
 
-    def _settle(self, work: _Work) -> None:
+    def _settle(self, work: _Work | Job[Any]) -> None:
         """A thread is done with it; back on the event loop."""
         self._unfinished -= 1
-        if work.future.done():
-            return
-        if work.error is None:
-            work.future.set_result(work.result)
-        else:
-            work.future.set_exception(work.error)
+        work.end()
 
     async def run(self, work: Callable[[], _Result]) -> _Result:
         """The result of `work()`; a cancelled caller leaves it running."""
@@ -100,27 +172,37 @@ class WorkerThreads:
 
         Whatever the abandoned work returns or raises is dropped in favour of the cancellation.
         """
-        running = self.start(work)
+        job = self.begin(work)
         try:
-            return await asyncio.shield(running)
+            return await job.ended()
         except asyncio.CancelledError:
             if abandon is not None:
                 abandon()
-            await wait_ended(running)
+            with suppress(BaseException):
+                await job.to_the_end()
             raise
+
+    def end(self) -> None:
+        """Take no more; the threads end when they have done what was asked before."""
+        self._is_closed = True
+        self._end()
+
+    def join(self) -> None:
+        """Wait for the end of the threads; blocks, after `end`."""
+        for thread in self._threads:
+            thread.join()
 
     async def close(self) -> None:
         """Wait for what is running, and end the threads."""
-        self._is_closed = True
-        self._end()
-        for thread in self._threads:
-            await asyncio.to_thread(thread.join)
+        self.end()
+        if self._threads:
+            await asyncio.to_thread(self.join)
 
 
 def _serve(queue: _Queue) -> None:
     """What each thread does."""
     while (work := queue.get()) is not None:
-        if not work.future.cancelled():
+        if not work.is_unwanted:
             try:
                 work.result = work.call()
             except BaseException as error:
@@ -136,60 +218,6 @@ def _serve(queue: _Queue) -> None:
 def _end(queue: _Queue, threads: list[threading.Thread]) -> None:
     for _ in threads:
         queue.put(None)
-
-
-class Job(Generic[_Result]):
-    """Work in a thread of `executor`, begun; belongs to the running event loop."""
-
-    __slots__ = ("_error", "_loop", "_on_end", "_result", "_waiting", "has_ended")
-
-    def __init__(
-        self,
-        executor: ThreadPoolExecutor,
-        work: Callable[[], _Result],
-        *,
-        on_end: Callable[[], None] | None = None,
-    ) -> None:
-        """`on_end` is called in the event loop, before whoever waits goes on."""
-        self._loop = asyncio.get_running_loop()
-        self._on_end = on_end
-        self._waiting: list[asyncio.Future[None]] = []
-        self._result: list[_Result] = []
-        self._error: BaseException | None = None
-        self.has_ended = False
-        executor.submit(self._run, work)
-
-    async def ended(self) -> _Result:
-        """What the work returns, or raises. A cancelled caller leaves it running."""
-        if not self.has_ended:
-            waiting: asyncio.Future[None] = self._loop.create_future()
-            self._waiting.append(waiting)
-            await waiting
-        if self._error is not None:
-            raise self._error
-        return self._result[0]
-
-    async def to_the_end(self) -> _Result:
-        """The same, for a caller who was cancelled: a cancellation that arrives is dropped."""
-        while not self.has_ended:
-            with suppress(asyncio.CancelledError):
-                await self.ended()
-        return await self.ended()
-
-    def _run(self, work: Callable[[], _Result]) -> None:
-        try:
-            self._result.append(work())
-        except BaseException as error:
-            self._error = error
-        self._loop.call_soon_threadsafe(self._end)
-
-    def _end(self) -> None:
-        self.has_ended = True
-        if self._on_end is not None:
-            self._on_end()
-        for waiting in self._waiting:
-            if not waiting.done():
-                waiting.set_result(None)
 
 
 async def wait_ended(running: "asyncio.Future[_Result]") -> None:

@@ -23,11 +23,9 @@ is closed or its disk fails a sync. `lead` is an append like any other, so that 
 begin its term in the same way on every log; `refresh` finds nothing, and the lease never expires.
 """
 
-import asyncio
 import math
 import random
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
@@ -48,7 +46,7 @@ from wal.failpoint import failpoint
 from wal.segmented_log.log_directory import DirectoryLock, LogDirectory
 from wal.segmented_log.segmented_log import SegmentedLog
 from wal.settings import setting
-from wal.worker_threads import Job
+from wal.worker_threads import Job, WorkerThreads
 
 LOG_DIRECTORY: Final = "log"
 """Where the log lies in the directory of its metadata partition."""
@@ -86,7 +84,7 @@ class LocalMetadataLog:
         lock: DirectoryLock,
         log: SegmentedLog,
         settings: LocalLogSettings,
-        worker: ThreadPoolExecutor,
+        worker: WorkerThreads,
     ) -> None:
         self._lock = lock
         self._log = log
@@ -119,7 +117,7 @@ class LocalMetadataLog:
         """
         # The generator is used by the worker thread, hence one of its own.
         salts = random.Random(rng.getrandbits(64))
-        worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metadata-log")
+        worker = WorkerThreads("metadata-log", 1)
         opened: list[LocalMetadataLog] = []
 
         def open_in_worker() -> None:
@@ -146,11 +144,11 @@ class LocalMetadataLog:
                 log._close_in_worker()
 
         try:
-            await asyncio.get_running_loop().run_in_executor(worker, open_in_worker)
+            await worker.run(open_in_worker)
         except BaseException:
             # A cancelled caller leaves the opening under way; what it opens is closed behind it.
-            worker.submit(close_in_worker)
-            worker.shutdown(wait=False)
+            worker.begin(close_in_worker)
+            worker.end()
             raise
         return opened[0]
 
@@ -238,7 +236,7 @@ class LocalMetadataLog:
             return
         closing = self._submit(self._close_in_worker)
         self._closed = True
-        self._worker.shutdown(wait=False)
+        self._worker.end()
         await closing.ended()
 
     def _submit(
@@ -250,7 +248,7 @@ class LocalMetadataLog:
         """
         if self._closed:
             raise NotCoordinator("this metadata log is closed")
-        return Job(self._worker, work, on_end=on_end)
+        return self._worker.begin(work, on_end=on_end)
 
     def _append_done(self) -> None:
         self._appends_under_way -= 1

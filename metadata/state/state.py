@@ -23,7 +23,6 @@ import logging
 import sqlite3
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self, TypeVar
 from uuid import UUID
@@ -103,8 +102,8 @@ class StateDatabase:
         self._reader_engine: Engine | None = None
         self._is_closed = False
         self._is_trusted = False
-        self._writer_thread = ThreadPoolExecutor(1, thread_name_prefix="state-writer")
-        self._reader_threads = ThreadPoolExecutor(readers, thread_name_prefix="state-reader")
+        self._writer_thread = WorkerThreads("state-writer", 1)
+        self._reader_threads = WorkerThreads("state-reader", readers)
         self._copy_thread = WorkerThreads("state-copy", 1)
 
     async def __aenter__(self) -> Self:
@@ -113,12 +112,14 @@ class StateDatabase:
     async def __aexit__(self, *_: object) -> None:
         self._is_closed = True
         await self._copy_thread.close()
+        self._reader_threads.end()
+        self._writer_thread.end()
         await asyncio.to_thread(self._shut_down)
 
     def _shut_down(self) -> None:
-        self._reader_threads.shutdown()
-        self._writer_thread.submit(self._close).result()
-        self._writer_thread.shutdown()
+        self._reader_threads.join()
+        self._writer_thread.join()
+        self._close()
 
     def trust(self) -> None:
         """The state was checked: when it is closed, the next start need not check it again.
@@ -138,9 +139,7 @@ class StateDatabase:
         CorruptState (SQLite found its file damaged), NotCoordinator (it is closed).
         """
         self._refuse_when_closed()
-        return await asyncio.get_running_loop().run_in_executor(
-            self._writer_thread, self._write, work
-        )
+        return await self._writer_thread.run(lambda: self._write(work))
 
     def begin_write(self, work: Callable[[Connection], _Result]) -> Job[_Result]:
         """`write`, begun: it happens whatever becomes of those who wait for its end.
@@ -148,14 +147,12 @@ class StateDatabase:
         Raises: NotCoordinator (it is closed).
         """
         self._refuse_when_closed()
-        return Job(self._writer_thread, lambda: self._write(work))
+        return self._writer_thread.begin(lambda: self._write(work))
 
     async def read(self, work: Callable[[Connection], _Result]) -> _Result:
         """Run `work` in a reader thread on one committed state. Raises like `write`."""
         self._refuse_when_closed()
-        return await asyncio.get_running_loop().run_in_executor(
-            self._reader_threads, self._read, work
-        )
+        return await self._reader_threads.run(lambda: self._read(work))
 
     def _refuse_when_closed(self) -> None:
         if self._is_closed:
@@ -168,20 +165,18 @@ class StateDatabase:
             self._dispose()
             return work(self.path)
 
-        return await asyncio.get_running_loop().run_in_executor(self._writer_thread, run)
+        return await self._writer_thread.run(run)
 
     async def open_or_create(self) -> bool:
         """Open the file, creating it when there is none; True when it is new (nothing applied)."""
-        return await asyncio.get_running_loop().run_in_executor(self._writer_thread, self._open)
+        return await self._writer_thread.run(self._open)
 
     async def set_aside(self) -> Path | None:
         """Close and rename the file and its companions; returns the new path of the file.
 
         The SET_ASIDE_MAX newest of them are kept. Raises: StorageFailed.
         """
-        return await asyncio.get_running_loop().run_in_executor(
-            self._writer_thread, self._set_aside
-        )
+        return await self._writer_thread.run(self._set_aside)
 
     async def discard(self) -> None:
         """Close and remove the file: nothing is wrong with it, it is of no use any more."""

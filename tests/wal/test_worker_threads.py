@@ -1,11 +1,11 @@
 import asyncio
 import gc
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
-from wal.worker_threads import Job, WorkerThreads
+from wal.worker_threads import WorkerThreads
 
 
 async def test_a_cancelled_caller_waits_for_work_that_must_be_run_to_its_end() -> None:
@@ -94,7 +94,7 @@ async def test_an_error_reaches_who_waits_and_the_thread_goes_on() -> None:
 async def test_what_was_asked_before_the_end_is_done_and_nothing_after_it() -> None:
     threads = WorkerThreads("test", 1)
     done: list[int] = []
-    asked = [threads.start(lambda number=number: done.append(number)) for number in range(5)]
+    asked = [threads.start(partial(done.append, number)) for number in range(5)]
     await threads.close()
     assert done == [0, 1, 2, 3, 4]
     await asyncio.gather(*asked)
@@ -114,47 +114,61 @@ async def test_threads_end_with_whom_they_work_for() -> None:
 
 
 async def test_a_job_goes_on_when_those_who_wait_are_cancelled() -> None:
+    threads = WorkerThreads("test", 1)
     gate = threading.Event()
     told: list[str] = []
-    with ThreadPoolExecutor(1) as executor:
 
-        def work() -> int:
-            assert gate.wait(10)
-            return 7
+    def work() -> int:
+        assert gate.wait(10)
+        return 7
 
-        job = Job(executor, work, on_end=lambda: told.append("end"))
-        queued = Job(executor, lambda: 8)
-        waiting = [asyncio.create_task(job.ended()) for _ in range(3)]
-        last = asyncio.create_task(job.to_the_end())
+    job = threads.begin(work, on_end=lambda: told.append("end"))
+    queued = threads.begin(lambda: 8)
+    waiting = [asyncio.create_task(job.ended()) for _ in range(3)]
+    last = asyncio.create_task(job.to_the_end())
+    await asyncio.sleep(0)
+    waiting[0].cancel()
+    for _ in range(3):
+        last.cancel()
         await asyncio.sleep(0)
-        waiting[0].cancel()
-        for _ in range(3):
-            last.cancel()
-            await asyncio.sleep(0)
-            assert not last.done()
-        assert not job.has_ended
-        gate.set()
-        assert await waiting[1] == await waiting[2] == await last == 7
-        assert waiting[0].cancelled()
-        assert told == ["end"]
-        assert await job.ended() == 7
-        assert await queued.ended() == 8
+        assert not last.done()
+    assert not job.has_ended
+    gate.set()
+    assert await waiting[1] == await waiting[2] == await last == 7
+    assert waiting[0].cancelled()
+    assert told == ["end"]
+    assert await job.ended() == 7
+    assert await queued.ended() == 8
+    await threads.close()
 
 
 async def test_everybody_who_waits_for_a_job_is_told_its_error() -> None:
+    threads = WorkerThreads("test", 1)
     gate = threading.Event()
-    with ThreadPoolExecutor(1) as executor:
 
-        def work() -> None:
-            assert gate.wait(10)
-            raise ValueError("no")
+    def work() -> None:
+        assert gate.wait(10)
+        raise ValueError("no")
 
-        job = Job(executor, work)
-        waiting = [asyncio.create_task(wait()) for wait in (job.ended, job.to_the_end)]
-        await asyncio.sleep(0)
-        gate.set()
-        for task in waiting:
-            with pytest.raises(ValueError, match="no"):
-                await task
+    job = threads.begin(work)
+    waiting = [asyncio.create_task(wait()) for wait in (job.ended, job.to_the_end)]
+    await asyncio.sleep(0)
+    gate.set()
+    for task in waiting:
         with pytest.raises(ValueError, match="no"):
-            await job.ended()
+            await task
+    with pytest.raises(ValueError, match="no"):
+        await job.ended()
+    await threads.close()
+
+
+async def test_jobs_that_were_begun_before_the_end_are_done_by_then() -> None:
+    threads = WorkerThreads("test", 1)
+    done: list[int] = []
+    for number in range(3):
+        threads.begin(partial(done.append, number))
+    threads.end()
+    with pytest.raises(RuntimeError, match="after their end"):
+        threads.begin(lambda: None)
+    threads.join()
+    assert done == [0, 1, 2]

@@ -35,7 +35,7 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final, NamedTuple
 
 import structlog
@@ -56,7 +56,7 @@ from wal.errors import (
     StorageFailed,
 )
 from wal.failpoint import failpoint
-from wal.worker_threads import wait_ended
+from wal.worker_threads import WorkerThreads
 
 __all__ = ["PendingBatch", "WriteLoop", "WriteLoopStatistics"]
 
@@ -239,17 +239,17 @@ class WriteLoop:
 
     async def run(self) -> None:
         """Append and seal until closed or cancelled; returns after `close`. Run it once."""
-        executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="wal-append")
+        thread = WorkerThreads("wal-append", 1)
         try:
             while True:
                 self._wake.clear()
                 # Taken before the queue is drained: what these flushes wait for is in it.
                 flushes, self._flushes = self._flushes, []
                 try:
-                    await self._drain(executor, must_seal=bool(flushes) or self._is_closing)
+                    await self._drain(thread, must_seal=bool(flushes) or self._is_closing)
                     is_due = self._seal_at() <= self._clock.monotonic()
                     if self._writer is not None and (flushes or self._is_closing or is_due):
-                        await self._write(executor, [], seals=True)
+                        await self._write(thread, [], seals=True)
                 except BaseException:
                     self._flushes += flushes
                     raise
@@ -264,7 +264,8 @@ class WriteLoop:
             if self._alarm is not None:
                 self._alarm.cancel()
             self._abandon_all()
-            executor.shutdown(wait=True)
+            thread.end()
+            thread.join()
 
     async def _sleep(self) -> None:
         """Until there is something to do: an append, a flush, a close, or the policy's time."""
@@ -305,7 +306,7 @@ class WriteLoop:
         chunk = OpenChunk(opened_at, self._called_at, data_bytes, is_full)
         return self._policy.seal_at(chunk, under_way=self._under_way(), is_behind=self._is_behind())
 
-    async def _drain(self, executor: ThreadPoolExecutor, *, must_seal: bool) -> None:
+    async def _drain(self, thread: WorkerThreads, *, must_seal: bool) -> None:
         """Append what is queued by now, sealing each chunk that may be sealed on the way.
 
         What is queued meanwhile waits for the next turn, so that a flush ends under any load. What
@@ -320,7 +321,7 @@ class WriteLoop:
             seals |= is_full and must_seal
             if not group and not seals:
                 return
-            await self._write(executor, group, seals=seals)
+            await self._write(thread, group, seals=seals)
 
     def _take_group(self) -> tuple[list[PendingBatch], bool]:
         """The calls that still fit into the open chunk, and whether the next one did not.
@@ -356,7 +357,7 @@ class WriteLoop:
         return group, is_full
 
     async def _write(
-        self, executor: ThreadPoolExecutor, group: list[PendingBatch], *, seals: bool
+        self, thread: WorkerThreads, group: list[PendingBatch], *, seals: bool
     ) -> None:
         """Append `group`, and with `seals` seal the chunk and hand it over."""
         started = self._clock.monotonic()
@@ -364,16 +365,15 @@ class WriteLoop:
             self._opened_at = started
         if seals:
             self._policy.sealed(started, _bytes_of(self._writer, group))
-        future = asyncio.get_running_loop().run_in_executor(
-            executor, _write, self._directory, self._writer, self._writer_batches, group, seals
+        job = thread.begin(
+            partial(_write, self._directory, self._writer, self._writer_batches, group, seals)
         )
         cancelled: asyncio.CancelledError | None = None
         try:
-            await asyncio.wait((future,))
+            written = await job.ended()
         except asyncio.CancelledError as cancellation:
-            await wait_ended(future)  # It uses buffers and files that are given back then.
+            written = await job.to_the_end()  # It uses buffers and files that are given back then.
             cancelled = cancellation
-        written = future.result()
         self._writer = written.writer
         self._settle(group, written)
         error = cancelled or written.error
