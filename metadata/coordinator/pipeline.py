@@ -11,7 +11,9 @@ How one operation goes through it:
    the metadata log with one call: one sync or one put for however many operations (group commit).
    While it waits, the next groups are decided on top: that is the pipeline.
 3. *apply* - the applying task hands durable batches to the writer thread, which turns them into
-   rows in one SQLite transaction together with the applied offset and the state hash.
+   rows in one SQLite transaction together with the applied offset and the state hash. Where a group
+   is alone and the log has a thread, that thread applies what it has appended: one hand-over for
+   both, and no turn of the event loop between them.
 4. *answer* - memory takes over what was applied, listeners hear which partitions grew, callers get
    their answers. So whatever was answered can be read afterwards.
 
@@ -40,13 +42,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
-from metadata.log.log import MetadataLog, MetadataRecordBatch
+from metadata.log.log import MetadataLog, MetadataRecordBatch, ThreadLog
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.records.records import MetadataRecord, SegmentCommittedRecord, encode_record
+from metadata.replica.appending import append_and_apply
 from metadata.replica.replica import Replica
 from metadata.rules.commit import Decision
 from metadata.state.file_queries import look_up
-from metadata.state.image import ProducerKey
+from metadata.state.image import Changes, ProducerKey
 from metadata.state.speculative import SpeculativeView
 from metadata.transaction_operations import ClosedKey
 from wal.clock import Clock
@@ -138,6 +141,8 @@ class Pipeline:
         self._decided: asyncio.Queue[_Group] = asyncio.Queue()
         self._may_decide = asyncio.Semaphore(GROUPS_DECIDED_MAX)
         self._appended: asyncio.Queue[_Appended] = asyncio.Queue(APPENDS_UNAPPLIED_MAX)
+        self._unapplied = 0
+        """Appends that the applying task was given and is not done with."""
         self._steady = asyncio.Event()
         self._steady.set()
         self._in_flight: dict[int, _Group] = {}
@@ -364,19 +369,30 @@ class Pipeline:
     async def _append_groups(self) -> None:
         while True:
             groups = [await self._decided.get()]
-            records = groups[0].record_count
-            while not self._decided.empty() and records < self._settings.group_records_max:
+            record_count = groups[0].record_count
+            while not self._decided.empty() and record_count < self._settings.group_records_max:
                 groups.append(self._decided.get_nowait())
-                records += groups[-1].record_count
-            batches: list[Sequence[bytes]] = [batch for group in groups for batch in group.batches]
+                record_count += groups[-1].record_count
+            batches: list[MetadataRecordBatch] = []
             timestamp_ms = self._now_ms()
             offset = groups[0].first_offset
+            for group in groups:
+                for records in group.batches:
+                    batches.append(MetadataRecordBatch(offset, timestamp_ms, records))
+                    offset += len(records)
+            changes: Changes | Exception | None = None
             if batches:
                 for group in groups:
                     group.may_be_durable = True
                 failpoint("commit.before_log")
                 try:
-                    await self._log.append(batches, timestamp_ms, at_offset=offset)
+                    if isinstance(self._log, ThreadLog) and self._is_alone(groups):
+                        merged = partial(self._view.retire, groups[0].number)
+                        changes = await append_and_apply(
+                            self._log, self._replica, batches, on_merged=merged
+                        )
+                    else:
+                        await self._append(batches)
                 except (CommitFailed, Overloaded, AppendTooLarge) as error:
                     await self._fail_pending(groups, error)
                     continue
@@ -384,7 +400,6 @@ class Pipeline:
                     for group in groups:
                         group.may_be_durable = False
                     raise
-                failpoint("commit.after_log")
                 if any(group.has_segments for group in groups):
                     failpoint("segment.after_log")
             elif self._may_be_deposed():
@@ -393,13 +408,30 @@ class Pipeline:
                 except StorageFailed as error:
                     await self._fail_pending(groups, error)
                     continue
-            appended = []
-            for batch in batches:
-                appended.append(MetadataRecordBatch(offset, timestamp_ms, batch))
-                offset += len(batch)
-            await self._appended.put(_Appended(groups, appended))
+            if isinstance(changes, Changes):
+                self._answer(groups)
+            elif changes is None or isinstance(changes, StorageFailed):
+                self._unapplied += 1
+                await self._appended.put(_Appended(groups, batches))
+            else:
+                raise changes
             for _ in groups:
                 self._may_decide.release()
+
+    async def _append(self, batches: Sequence[MetadataRecordBatch]) -> None:
+        offset, timestamp_ms, _ = batches[0]
+        await self._log.append([batch.records for batch in batches], timestamp_ms, at_offset=offset)
+        failpoint("commit.after_log")
+
+    def _is_alone(self, groups: Sequence[_Group]) -> bool:
+        """Whether there is nothing to append or decide while these are applied."""
+        return (
+            len(groups) == 1
+            and not self._unapplied
+            and self._decided.empty()
+            and self._waiting.empty()
+            and not groups[0].has_segments
+        )
 
     def _may_be_deposed(self) -> bool:
         """Whether somebody else may lead who keeps to the lease."""
@@ -436,11 +468,15 @@ class Pipeline:
                 await self._replica.apply(
                     batches, on_merged=partial(self._view.retire, groups[-1].number)
                 )
-            for group in groups:
-                del self._in_flight[group.number]
-                group.answer()
+            self._answer(groups)
             for _ in appended:
+                self._unapplied -= 1
                 self._appended.task_done()
+
+    def _answer(self, groups: Sequence[_Group]) -> None:
+        for group in groups:
+            del self._in_flight[group.number]
+            group.answer()
 
 
 async def _is_done(answer: asyncio.Future[Any]) -> bool:

@@ -204,14 +204,25 @@ class LocalMetadataLog:
         at_offset: int | None = None,
     ) -> int:
         """See `MetadataLog.append`; one fdatasync per call."""
-        if self._appends_under_way >= APPENDS_UNDER_WAY_MAX:
-            raise Overloaded(f"{self._appends_under_way} metadata appends are under way")
-        append = self._submit(
-            lambda: self._append_in_worker(batches, timestamp_ms, at_offset),
-            on_end=self._append_done,
-        )
-        self._appends_under_way += 1
-        return await append.ended()
+        return await self._begin(
+            lambda: self._append_in_worker(batches, timestamp_ms, at_offset)
+        ).ended()
+
+    def begin_append(
+        self,
+        batches: Sequence[Sequence[bytes]],
+        timestamp_ms: int,
+        *,
+        at_offset: int,
+        then: Callable[[], _Result],
+    ) -> Job[_Result]:
+        """See `ThreadLog.begin_append`; one fdatasync per call."""
+
+        def work() -> _Result:
+            self._append_in_worker(batches, timestamp_ms, at_offset)
+            return then()
+
+        return self._begin(work)
 
     async def read(self, offset: int, max_bytes: int) -> Sequence[MetadataRecordBatch]:
         """See `MetadataLog.read`."""
@@ -249,6 +260,14 @@ class LocalMetadataLog:
         if self._closed:
             raise NotCoordinator("this metadata log is closed")
         return self._worker.begin(work, on_end=on_end)
+
+    def _begin(self, append: Callable[[], _Result]) -> Job[_Result]:
+        """Queue an append. Raises: Overloaded, NotCoordinator."""
+        if self._appends_under_way >= APPENDS_UNDER_WAY_MAX:
+            raise Overloaded(f"{self._appends_under_way} metadata appends are under way")
+        job = self._submit(append, on_end=self._append_done)
+        self._appends_under_way += 1
+        return job
 
     def _append_done(self) -> None:
         self._appends_under_way -= 1

@@ -39,8 +39,12 @@ metadata/log/object_log.py with one object per append in an object store. Nothin
 lets a caller assume that the log is a file.
 """
 
-from collections.abc import Sequence
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, Protocol, TypeVar, runtime_checkable
+
+from wal.worker_threads import Job
+
+_Result = TypeVar("_Result")
 
 LEASE_MARGIN: Final = 1.1
 """Monotonic clocks of two machines run this close to each other, by far. A broker that waits for
@@ -182,5 +186,26 @@ class MetadataLog(Protocol):
         """Wait for appends under way and let go of the log; everything afterwards is refused.
 
         A closed log raises NotCoordinator. A second close does nothing.
+        """
+        ...
+
+
+@runtime_checkable
+class ThreadLog(Protocol):
+    """A metadata log that appends in a thread, which can go on with what follows the append."""
+
+    def begin_append(
+        self,
+        batches: Sequence[Sequence[bytes]],
+        timestamp_ms: int,
+        *,
+        at_offset: int,
+        then: Callable[[], _Result],
+    ) -> Job[_Result]:
+        """`MetadataLog.append`, begun, and then `then()`, whose result is that of the job.
+
+        `then` is called in the log's thread when the batches are durable, and not if they are not
+        appended; it happens whatever becomes of those who wait. Until it has returned, nothing else
+        is appended or read. The job raises what `append` does.
         """
         ...

@@ -1,6 +1,7 @@
 """A replica: a metadata log and the state that follows from it.
 
-- `replica`: both together, as leaders and followers use them
+- `replica`: both together, as leaders and followers use them; `appending`: appends to a local log
+  and applies in one way to its thread
 - `state_recovery`: opening the state: trust it, or make it anew; `read_ahead`: the log, read ahead
   of the replica that applies it
 - `read_only_replica`: finds batches in the replica of another process; `read_only_state`: its file;

@@ -172,20 +172,28 @@ class Replica:
             except asyncio.CancelledError:
                 # SQLite may commit all the same; memory must then follow it.
                 with suppress(DisklessError):
-                    self._applied(batches, await writing.to_the_end(), on_merged)
+                    self.applied(batches, await writing.to_the_end(), on_merged)
                 raise
             except StorageFailed:
                 await self._sleep(APPLY_RETRY_S[min(attempt, len(APPLY_RETRY_S) - 1)])
                 attempt += 1
             else:
-                return self._applied(batches, changes, on_merged)
+                return self.applied(batches, changes, on_merged)
 
-    def _applied(
+    def applying(self, batches: Sequence[MetadataRecordBatch]) -> Callable[[], Changes]:
+        """The rows of `apply`, for a thread of the caller's; `applied` must follow.
+
+        Nobody may apply anything between the two.
+        """
+        return self.state.writing(partial(apply_batches, self.image, batches))
+
+    def applied(
         self,
         batches: Sequence[MetadataRecordBatch],
         changes: Changes,
-        on_merged: Callable[[], None] | None,
+        on_merged: Callable[[], None] | None = None,
     ) -> None:
+        """Take over in memory what `applying` has committed; `on_merged` as in `apply`."""
         failpoint("commit.after_apply")
         self.applied_bytes += sum(len(record) for batch in batches for record in batch.records)
         self._merge(changes, on_merged)

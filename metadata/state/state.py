@@ -146,8 +146,15 @@ class StateDatabase:
 
         Raises: NotCoordinator (it is closed).
         """
+        return self._writer_thread.begin(self.writing(work))
+
+    def writing(self, work: Callable[[Connection], _Result]) -> Callable[[], _Result]:
+        """`write` for another thread than the writer's, while nothing else is written.
+
+        Raises: NotCoordinator (it is closed). What it returns raises like `write`.
+        """
         self._refuse_when_closed()
-        return self._writer_thread.begin(lambda: self._write(work))
+        return lambda: self._write(work)
 
     async def read(self, work: Callable[[Connection], _Result]) -> _Result:
         """Run `work` in a reader thread on one committed state. Raises like `write`."""
