@@ -56,6 +56,11 @@ class Admission:
     def must_log_in(self) -> bool:
         return self._place is not None
 
+    def held_back(self, seconds: float) -> None:
+        """Its log-in has failed, and is answered then; see `Place.end_after`."""
+        if self._place is not None:
+            self._place.end_after(seconds)
+
     def belongs_to(self, user: str) -> bool:
         """Its client is known; False: that user has too many connections."""
         self._logged_in()

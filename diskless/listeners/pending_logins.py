@@ -7,6 +7,9 @@ reserved in the memory that all places share. A connection without a place, or w
 is not read from until other log-ins are done; none takes longer than LOGIN_MAX_S
 (`diskless.sasl.login`).
 
+A place whose log-in has failed is taken until that is answered, though its client may be gone: a
+password that is right is answered at once, so who guesses would not wait for more than that.
+
 A broker may be several processes. The limits on numbers then hold for all of them together. The
 memory is divided among them evenly: a process cannot wake a connection that waits in another one.
 
@@ -14,6 +17,7 @@ Invariants: a place ends once, and gives back what it has reserved; a connection
 when something is given back.
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable
 from typing import Final
@@ -106,12 +110,15 @@ class PendingLogins:
 class Place:
     """The place of one connection."""
 
-    __slots__ = ("_address", "_bytes", "_pending")
+    __slots__ = ("_address", "_bytes", "_has_left", "_held", "_pending")
 
     def __init__(self, pending: PendingLogins, address: str) -> None:
         self._pending: PendingLogins | None = pending
         self._address = address
         self._bytes = PLACE_BYTES
+        self._held: asyncio.TimerHandle | None = None
+        """Set while it cannot end."""
+        self._has_left = False
 
     def may_hold(self, size_bytes: int, go_on: Callable[[], None]) -> bool:
         """Whether a frame of `size_bytes` may be received now; `go_on` is called where not yet."""
@@ -123,8 +130,21 @@ class Place:
         self._bytes = size_bytes
         return True
 
+    def end_after(self, seconds: float) -> None:
+        """It does not end before that."""
+        if self._held is None and seconds > 0:
+            self._held = asyncio.get_running_loop().call_later(seconds, self._let_go)
+
+    def _let_go(self) -> None:
+        self._held = None
+        if self._has_left:
+            self.end()
+
     def end(self) -> None:
         """Authenticated, or gone; the first call counts."""
+        if self._held is not None:
+            self._has_left = True
+            return
         pending, self._pending = self._pending, None
         if pending is not None:
             pending._ended(self, self._address, self._bytes)

@@ -3,10 +3,11 @@
     new ──SaslHandshake──> chosen ──SaslAuthenticate, once or twice──> done ──SaslHandshake──> …
 
 Before it is done, nothing but ApiVersions, SaslHandshake and SaslAuthenticate is served or even
-received (`check`), and no request longer than `sasl.server.max.receive.size`. It has LOGIN_MAX_S in
-all. A client that fails is told so, in one text for all causes, after a delay by its address
-(`diskless.sasl.failure_delay`), and has failed for good: the connection is closed. A mechanism may
-tell it in a message of its own first; that counts as the failure, whatever the client does next.
+received (`check`), no request longer than `sasl.server.max.receive.size`, and no more of them than
+REQUESTS_MAX. It has LOGIN_MAX_S in all, from when it is heard (`begin`). A client that fails is
+told so, in one text for all causes, after a delay by its address (`diskless.sasl.failure_delay`),
+and has failed for good: the connection is closed. A mechanism may tell it in a message of its own
+first; that counts as the failure, whatever the client does next.
 
 Re-authentication (KIP-368): with `connections.max.reauth.ms`, and where a token ends, a session
 has a lifetime that the client is told. When it is over, only another log-in is served. It may not
@@ -32,6 +33,8 @@ from wal.clock import Clock, Sleep
 from wal.errors import DisklessError
 
 LOGIN_MAX_S: Final = 10.0
+REQUESTS_MAX: Final = 20
+"""Of one log-in; clients need three to six."""
 
 API_VERSIONS: Final = 18
 SASL_HANDSHAKE: Final = 17
@@ -96,13 +99,15 @@ class LoginRules:
         host: str,
         done: Callable[[str | None], None],
         failed: Callable[[], None] = lambda: None,
+        held_back: Callable[[float], None] = lambda seconds: None,
     ) -> "Login":
         """The log-in of a connection of `host`.
 
         `done` is told the user's name, each time, or None: when that is answered there is nothing
-        left but to close the connection. `failed` is called once, as soon as that is certain.
+        left but to close the connection. `failed` is called once, as soon as that is certain, and
+        `held_back` with the seconds until it is answered.
         """
-        return Login(self, host, done, failed)
+        return Login(self, host, done, failed, held_back)
 
 
 class Login:
@@ -114,15 +119,19 @@ class Login:
         host: str,
         done: Callable[[str | None], None],
         failed: Callable[[], None],
+        held_back: Callable[[float], None],
     ) -> None:
         self._rules = rules
         self._host = host
         self._done = done
         self._note_failure = failed
+        self._held_back = held_back
         self._is_refused = False
         """Whether the mechanism has told the client that it failed."""
         self._state = _State.NEW
         self._began_at = rules.clock.monotonic()
+        self._requests = 0
+        """Until it was done."""
         self._mechanism = ""
         self._exchange: Exchange | None = None
         self._expires_at: float | None = None
@@ -139,6 +148,13 @@ class Login:
         """What the client has chosen; empty: nothing yet."""
         return self._mechanism
 
+    def begin(self, delay_s: float) -> None:
+        """The connection is made, and read from after `delay_s`, if that is positive.
+
+        Until then the client waited for its turn, which is no time of its own.
+        """
+        self._began_at = self._rules.clock.monotonic() + max(delay_s, 0.0)
+
     def is_overdue(self, now: float) -> bool:
         """Whether the client should have logged in by now."""
         return self.user is None and now - self._began_at > LOGIN_MAX_S
@@ -153,6 +169,10 @@ class Login:
             raise ProtocolError(f"API key {api_key} of a client that is not logged in")
         if length > self._rules.receive_max_bytes:
             raise ProtocolError(f"{length} bytes of a client that is not logged in")
+        if self.user is None:
+            self._requests += 1
+            if self._requests > REQUESTS_MAX:
+                raise ProtocolError(f"more than {REQUESTS_MAX} requests before a log-in")
 
     def handshake(self, mechanism: str) -> Handshaken:
         """Begin to log in, for the first time or again."""
@@ -242,7 +262,9 @@ class Login:
                 cause=str(error),
                 suppressed=suppressed,
             )
-        await rules.sleep(await rules.delay.hold_back(self._host))
+        delay_s = await rules.delay.hold_back(self._host)
+        self._held_back(delay_s)
+        await rules.sleep(delay_s)
 
     def _is_expired(self) -> bool:
         if self._is_over():

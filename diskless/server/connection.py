@@ -27,7 +27,7 @@ read or because it asks on behind a Fetch that waits, gets a small share
 `diskless/server/unread.py`.
 
 A muted connection (`diskless/server/throttle.py`) is not idle, and does not hold up a stop. Of a
-client that has not logged in, `diskless/sasl/login.py` says what is received.
+client that has not logged in, `diskless/sasl/login.py` says what is received, and then who it is.
 
 Invariants: one answer per request (none for acks=0), in request order; what a request was charged
 and has reserved goes back once, when it is answered or its handler is done; no exception of a
@@ -90,15 +90,14 @@ class Connection(asyncio.BufferedProtocol):
         self._admission = admission
         self._transport: asyncio.Transport | None = None
         self._is_write_blocked = False
-        self._is_in_turn = False
-        self._is_arriving = False
-        self._is_finishing = False
-        self._is_closed = False
+        self._is_in_turn = self._is_arriving = False
+        self._is_finishing = self._is_closed = False
         self._progress = ReadProgress()
         self._backlog = Backlog()
         self._throttle = Throttle(shared.clock, self._is_heard_again)
         rules = shared.logins.get(client.listener)
-        self._login = rules.login(client.host, self._logged_in, self._refused) if rules else None
+        host, held = client.host, admission.held_back
+        self._login = rules.login(host, self._logged_in, self._refused, held) if rules else None
         self._meter = RequestMeter(
             shared.limits, shared.processor_time, lambda: self._client, self.mute
         )
@@ -109,7 +108,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports have all the methods of asyncio.Transport, but not the class.
         self._transport = cast(asyncio.Transport, transport)
-        name = transport.get_extra_info(PRINCIPAL)
+        name = transport.get_extra_info(PRINCIPAL) if self._login is None else None
         if name is not None:
             self._client = self._client._replace(user=name)
         shared = self._shared
@@ -138,6 +137,8 @@ class Connection(asyncio.BufferedProtocol):
         )
         self._transport.set_write_buffer_limits(high=self._settings.write_buffer_bytes)
         delay_s = self._admission.heard_at - shared.clock.monotonic()
+        if self._login is not None:
+            self._login.begin(delay_s)
         if delay_s > 0:
             # Not paused here: uvloop begins to read after this, whatever it was told before.
             self._throttle.delay(delay_s)

@@ -1,9 +1,11 @@
 """Connections that are about to log in: how many, whose, and their memory."""
 
+import asyncio
 import os
 
 from diskless.listeners.pending_logins import PLACE_BYTES, SHARED_BYTES, PendingLogins
 from diskless.shared.shared_counts import SharedCounts, make_counts
+from tests.support.until import until
 
 
 def test_a_tenth_of_all_connections_may_be_at_it() -> None:
@@ -23,6 +25,27 @@ def test_an_address_keeps_no_other_out() -> None:
     assert pending.refusal("b") is None
     places[0].end()
     assert pending.refusal("a") is None
+
+
+async def test_a_failed_log_in_has_its_place_until_it_is_answered_though_its_client_goes() -> None:
+    loop = asyncio.get_running_loop()
+    pending = PendingLogins(connections_max=1_000, per_ip_max=2)
+    gone, answered = (pending.begin("a") for _ in range(2))
+    gone.end_after(3_600)
+    gone.end()
+    gone.end()
+    assert pending.refusal("a") == "max.connections.unauthenticated.per.ip"
+    over = loop.create_future()
+    answered.end_after(1e-6)
+    loop.call_later(1e-6, over.set_result, None)
+    await over
+    assert pending.places == 2, "its client is there"
+    answered.end()
+    assert (pending.places, pending.refusal("a")) == (1, None)
+    last = pending.begin("a")
+    last.end_after(1e-6)
+    last.end()
+    await until(lambda: pending.places == 1)
 
 
 def test_who_finds_no_memory_waits_until_others_are_done() -> None:

@@ -15,6 +15,7 @@ from diskless.sasl.failure_delay import DELAY_MAX_S, FailureDelay
 from diskless.sasl.login import (
     API_VERSIONS,
     LOGIN_MAX_S,
+    REQUESTS_MAX,
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
     Authenticated,
@@ -46,6 +47,16 @@ def credentials(**passwords: str) -> ScramCredentials:
     }
 
 
+def of_different_kinds() -> ScramCredentials:
+    """Of users `old`, `new` and `both`."""
+    weak, strong = ScramMechanism
+    kinds = [("old", weak, 4_096), ("new", weak, 8_192), ("both", weak, 4_096)]
+    return {
+        (user, mechanism): credential_of(mechanism, b"x", SALT, iterations)
+        for user, mechanism, iterations in [*kinds, ("both", strong, 8_192)]
+    }
+
+
 class Token:
     """A mechanism whose token says what comes of it: `user`, `user:END-MS`, `more`, `refused`."""
 
@@ -67,6 +78,7 @@ class Rig:
         self.clock = ManualClock()
         self.known = credentials(ann="pencil") if known is None else known
         self.slept: list[float] = []
+        self.held: list[float] = []
         self.ended: list[tuple[str, str]] = []
         self.users: list[str | None] = []
         self.failed = 0
@@ -91,7 +103,7 @@ class Rig:
         )
 
     def login(self, host: str = "h") -> Login:
-        return self.rules.login(host, self.users.append, self._failed)
+        return self.rules.login(host, self.users.append, self._failed, self.held.append)
 
     def _failed(self) -> None:
         self.failed += 1
@@ -144,6 +156,22 @@ def test_nothing_else_is_received_before_it(is_chosen: bool) -> None:
         login.check(SASL_AUTHENTICATE, 1_001)
 
 
+async def test_a_log_in_has_so_many_requests_and_no_more() -> None:
+    rig = Rig(max_reauth_ms=5_000)
+    login = begun(rig, "TOKEN")
+    for _ in range(REQUESTS_MAX):
+        login.check(API_VERSIONS, 10)
+    with pytest.raises(ProtocolError, match="requests before a log-in"):
+        login.check(API_VERSIONS, 10)
+    login = begun(rig, "TOKEN")
+    await login.authenticate(b"ann")
+    for _ in range(2 * REQUESTS_MAX):
+        login.check(PRODUCE, 10)
+    rig.clock.advance(6)
+    for _ in range(2 * REQUESTS_MAX):
+        login.check(SASL_HANDSHAKE, 10)
+
+
 @pytest.mark.parametrize(
     ("user", "password"), [("ann", "pen"), ("bob", "pencil"), ("__broker:1", "")]
 )
@@ -171,11 +199,41 @@ async def test_an_unknown_user_has_a_salt_of_its_own_that_stays() -> None:
     assert (await challenge("bob")).endswith(",i=4096"), "as many iterations as others have"
 
 
+async def test_iterations_do_not_tell_which_users_there_are() -> None:
+    """Some users came with other iterations than most; those of nobody are as various."""
+    rig = Rig(known=of_different_kinds())
+
+    async def iterations(user: str) -> str:
+        client = ScramClient(ScramMechanism.SHA_256, user, "x", "n")
+        answer = await begun(rig).authenticate(client.first())
+        return answer.token.decode().rpartition(",")[2]
+
+    names = [f"nobody-{number}" for number in range(40)]
+    told = {name: await iterations(name) for name in names}
+    assert set(told.values()) == {"i=4096", "i=8192"}
+    rig.known = {**rig.known, **credentials(another="x")}
+    assert told == {name: await iterations(name) for name in names}
+
+
+def test_a_password_of_nobody_is_checked_as_that_of_somebody() -> None:
+    """By all that takes a time of its own: the mechanism, and the iterations."""
+    users = ScramUsers(of_different_kinds, decoy_key=b"k")
+
+    def kind(user: str) -> tuple[ScramMechanism, int]:
+        found = users.password_credential(user)
+        return found.mechanism, found.credential.iterations
+
+    assert {kind(f"nobody-{number}") for number in range(60)} == {
+        kind(user) for user in ("old", "new", "both")
+    }
+
+
 async def test_failures_are_answered_later_and_later_by_address() -> None:
     rig = Rig()
     for _ in range(8):
         await scram(begun(rig), "ann", "wrong")
     assert rig.slept == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, DELAY_MAX_S, DELAY_MAX_S]
+    assert rig.held == rig.slept, "its place is taken for as long"
     await scram(begun(rig), "ann", "pencil")
     await scram(begun(rig), "ann", "wrong")
     assert rig.slept[-1] == 0.1
@@ -264,6 +322,10 @@ async def test_a_log_in_that_takes_too_long_is_overdue() -> None:
     login = begun(rig)
     assert not login.is_overdue(rig.clock.monotonic() + LOGIN_MAX_S)
     assert login.is_overdue(rig.clock.monotonic() + LOGIN_MAX_S + 1)
+    # It was read from later.
+    login.begin(100)
+    assert not login.is_overdue(rig.clock.monotonic() + 100 + LOGIN_MAX_S)
+    assert login.is_overdue(rig.clock.monotonic() + 100 + LOGIN_MAX_S + 1)
     await scram(login, "ann", "pencil")
     assert not login.is_overdue(rig.clock.monotonic() + 1e6)
 
