@@ -166,6 +166,7 @@ def test_what_was_committed_is_copied_once(
 
 
 @pytest.mark.spark
+@pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated")
 def test_the_example_of_the_page_runs(
     spark: SparkSession, broker: LiveBroker, tmp_path: Path
 ) -> None:
