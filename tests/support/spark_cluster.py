@@ -3,6 +3,8 @@
     with spark_cluster(tmp_path) as cluster:
         ... cluster.master, cluster.python ...
 
+`local_cluster` is the one that Spark itself has for tests.
+
 The Python of the executors has all packages that are installed here but those that are installed
 in place, as this project is; the worker inherits no PYTHONPATH either.
 """
@@ -26,7 +28,9 @@ class SparkCluster(NamedTuple):
     python: Path
     """For `spark.pyspark.python`."""
     work: Path
-    """Where the worker keeps a directory per application, with what its executors print."""
+    """Where workers keep a directory per application, with what its executors print."""
+    home: Path
+    """For SPARK_HOME, where the driver is started."""
 
 
 def spark_home() -> Path:
@@ -73,7 +77,21 @@ def spark_cluster(directory: Path) -> Iterator[SparkCluster]:
             lambda: "Successfully registered with master" in logs[1].read_text(),
             "the worker is registered",
         )
-        yield SparkCluster(master, python, work)
+        yield SparkCluster(master, python, work, spark_home())
+
+
+@contextmanager
+def local_cluster(directory: Path) -> Iterator[SparkCluster]:
+    """Two workers that a driver starts in its own process, with executors in processes of theirs.
+
+    Spark keeps their work below its home, so that is a directory of links here.
+    """
+    home = directory / "home"
+    home.mkdir()
+    for part in spark_home().iterdir():
+        (home / part.name).symlink_to(part)
+    python = python_without_us(directory / "python")
+    yield SparkCluster("local-cluster[2,1,1024]", python, home / "work", home)
 
 
 def python_without_us(directory: Path) -> Path:

@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from tests.support.hadoop_aws import spark_conf_dir
 from tests.support.live_broker import LiveBroker
 from tests.support.rolled import roll_everything
 from tests.support.s3_servers import S3Server, on_one_server
-from tests.support.spark_cluster import spark_cluster, spark_home
+from tests.support.spark_cluster import SparkCluster, local_cluster, spark_cluster, spark_home
 from wal.stores.blocking_store import open_blocking_store
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
@@ -89,6 +91,9 @@ def test_segments_are_rolled_from_the_bucket_by_executors_that_have_only_what_th
 
 READ = """
 import sys
+
+# Not by PYTHONPATH, which executors of this machine would inherit.
+sys.path.insert(0, sys.argv[3])
 from pyspark.sql import SparkSession
 from tiering.source import register
 
@@ -111,11 +116,16 @@ spark.stop()
 
 @pytest.mark.spark
 @pytest.mark.exhaustive
-def test_a_topic_is_read_by_executors_that_have_only_what_they_are_sent(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("cluster_in", "executors"), [(spark_cluster, 1), (local_cluster, 2)])
+def test_a_topic_is_read_by_executors_that_have_only_what_they_are_sent(
+    tmp_path: Path,
+    cluster_in: Callable[[Path], AbstractContextManager[SparkCluster]],
+    executors: int,
+) -> None:
     script = tmp_path / "read.py"
     script.write_text(READ)
     with (
-        spark_cluster(tmp_path) as cluster,
+        cluster_in(tmp_path) as cluster,
         LiveBroker(tmp_path / "data", {"num.partitions": str(PARTITIONS)}) as broker,
     ):
         produce_flights(broker, 0, 300)
@@ -132,17 +142,18 @@ def test_a_topic_is_read_by_executors_that_have_only_what_they_are_sent(tmp_path
         environment = {
             "SPARK_CONF_DIR": str(spark_conf_dir(tmp_path / "conf", defaults)),
             "SPARK_LOCAL_IP": "127.0.0.1",
-            "PYTHONPATH": str(REPOSITORY),
+            "SPARK_HOME": str(cluster.home),
         }
+        inherited = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
         read = subprocess.run(
-            [sys.executable, script, broker.bootstrap, str(tmp_path)],
-            env=os.environ | environment,
+            [sys.executable, script, broker.bootstrap, str(tmp_path), REPOSITORY],
+            env=inherited | environment,
             check=False,
             capture_output=True,
             text=True,
         )
-        logs = [*cluster.work.glob("app-*/*/stderr")]
+        started = {path.parent.name for path in cluster.work.glob("app-*/*/stderr")}
     assert read.returncode == 0, read.stdout + read.stderr
     assert "rows 400 400" in read.stdout
     assert "streamed 400" in read.stdout
-    assert logs, "the master was another one"
+    assert len(started) == executors, "the master was another one"
