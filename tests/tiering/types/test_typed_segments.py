@@ -214,11 +214,13 @@ def test_stock_serializers_of_json_with_a_registry(world: World) -> None:
     schema = {"$schema": "http://json-schema.org/draft-07/schema#", "title": "F", **FLIGHT}
     serializer = JSONSerializer(json.dumps(schema), client)
     value = serializer({"carrier": "UA", "delay": 1, "legs": []}, context)
-    world.send(topic, value, b"{}", value[:5] + b"{")
+    sent = [value, b"{}", value[:5] + b"{"]
+    world.send(topic, *sent)
     world.roll(topic)
     rows = world.rows(topic)
     assert rows["data"].to_pylist() == [{"carrier": "UA", "delay": 1, "legs": []}, None, None]
     assert rows["data_error"].to_pylist() == [None, NO_SCHEMA_ID, MALFORMED]
+    assert world.consumed(topic, len(sent)) == sent
 
 
 def test_values_without_a_frame_are_of_the_newest_version(world: World) -> None:
