@@ -2,7 +2,7 @@
 
 Its workers write the records of a source and its position in one transaction, fence the tasks of
 workers that were killed, and read both with read_committed. Here the worker and the broker are
-killed while the file grows.
+killed while the file grows; and what a worker knows lies in compacted topics, which stay small.
 """
 
 import json
@@ -10,7 +10,7 @@ import random
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,9 +19,11 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartiti
 
 from demo.broker_process import BrokerProcess
 from tests.support import stock_clients as clients
+from tests.support.compacted import compact_everything
 from tests.support.jvm import KAFKA_VERSIONS, JavaProcess, JvmUnavailable, java_program
 from tests.support.live_broker import until
 from tests.support.ports import own_port
+from tests.support.rolled import roll_everything
 
 pytestmark = [pytest.mark.clients, pytest.mark.jvm, pytest.mark.exhaustive]
 
@@ -58,6 +60,8 @@ SECONDS: Final = 60.0
 KILL_EVERY_S: Final = 12.0
 LINES: Final = 10
 """At a time."""
+ROUNDS: Final = 5
+OWN_TOPICS: Final = [f"connect-{kind}" for kind in ("config", "offset", "status")]
 WRITTEN_WITHIN_S: Final = 240.0
 
 
@@ -190,4 +194,65 @@ def test_each_line_is_written_once_whoever_is_killed(broker: BrokerProcess, tmp_
             deadline_s=WRITTEN_WITHIN_S,
         )
         assert worker.states("source") == ["RUNNING"] * 2
+    assert written.lines == expected
+
+
+def kept_by(bootstrap: str) -> dict[str, list[tuple[int, bytes | None, bytes | None]]]:
+    """The committed records of Connect's own topics, (partition, key, value) in order."""
+    consumer = clients.confluent_consumer(
+        bootstrap, isolation_level="read_committed", enable_partition_eof=True
+    )
+    found: dict[str, list[tuple[int, bytes | None, bytes | None]]] = {}
+    with closing(consumer):
+        for topic in OWN_TOPICS:
+            partitions = consumer.list_topics(topic, timeout=clients.TIMEOUT_S).topics[topic]
+            found[topic] = []
+            for partition in sorted(partitions.partitions):
+                consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
+                while (message := consumer.poll(clients.TIMEOUT_S)) is not None:
+                    if (error := message.error()) is not None:
+                        assert error.code() == KafkaError._PARTITION_EOF, error
+                        break
+                    found[topic].append((partition, message.key(), message.value()))
+    return found
+
+
+def test_what_a_worker_knows_is_compacted_and_it_goes_on_from_there(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    clients.create_topic(clients.confluent_admin(broker.bootstrap), "lines", 1)
+    source = tmp_path / "lines.txt"
+    source.touch()
+    expected: list[str] = []
+    with ExitStack() as stack:
+        worker = Worker(stack, broker.bootstrap, tmp_path)
+        worker.put("source", {**CONNECTOR, "file": str(source)})
+        written = Written(broker.bootstrap)
+        stack.callback(written.close)
+
+        def write_more() -> None:
+            lines = [f"line {len(expected) + number}" for number in range(LINES)]
+            with source.open("a") as growing:
+                growing.write("".join(f"{line}\n" for line in lines))
+            expected.extend(lines)
+            until(
+                lambda: written.read() >= len(expected),
+                "all lines to be written",
+                deadline_s=WRITTEN_WITHIN_S,
+            )
+
+        for _ in range(ROUNDS):
+            write_more()
+        worker.kill()
+        before = kept_by(broker.bootstrap)
+        roll_everything(broker)
+        assert compact_everything(broker).segments
+        after = kept_by(broker.bootstrap)
+        for topic, records in before.items():
+            newest = {record[:2]: at for at, record in enumerate(records)}
+            assert after[topic] == [records[at] for at in sorted(newest.values())], topic
+        assert len(before["connect-offset"]) >= ROUNDS
+        assert len(after["connect-offset"]) == 1
+        worker.start()
+        write_more()
     assert written.lines == expected
