@@ -95,8 +95,12 @@ def test_types_are_imported_like_everything_else() -> None:
             "import diskless.cli.serve",
             "diskless.cli.tables rich.progress pyspark pyarrow pandas kafka botocore aiobotocore",
         ),
+        (
+            "import diskless.broker, diskless.topics.topic_configs, tiering.raw_batches",
+            "pyspark pyiceberg duckdb polars pandas",
+        ),
     ],
-    ids=["help", "broker"],
+    ids=["help", "broker", "parts of a broker"],
 )
 def test_a_start_loads_nothing_that_it_does_not_need(start: str, heavy: str) -> None:
     script = f"import sys\n{start}\nprint(sorted(set({heavy.split()}) & sys.modules.keys()))"
