@@ -111,7 +111,7 @@ class SparkRoller:
 
     `master` and `spark_settings` win over what Spark is told by spark-submit or
     spark-defaults.conf, which wins over the defaults of this class.
-    Raises InvalidSettings when Java is missing or too old.
+    Raises InvalidSettings when Java is missing or too old, or Spark is one of Spark Connect.
     """
 
     def __init__(
@@ -206,12 +206,13 @@ class SparkRoller:
 
     def _start(self) -> SparkSession:
         require_java()
-        directory = Path(self._cleanup.enter_context(_temporary_directory()))
-        log4j = directory / "log4j2.properties"
-        log4j.write_text(_LOG4J.format(level=self._log_level.lower()))
         asked = dict(self._spark_settings)
         if self._master is not None:
             asked["spark.master"] = self._master
+        _refuse_connect(asked)
+        directory = Path(self._cleanup.enter_context(_temporary_directory()))
+        log4j = directory / "log4j2.properties"
+        log4j.write_text(_LOG4J.format(level=self._log_level.lower()))
         # The JVM reads spark-defaults.conf, and behind spark-submit it runs already. So what it
         # was told is known when it is there; only its own options have to come before.
         java_options = f"{_JAVA_OPTIONS} -Dlog4j2.configurationFile={log4j.as_uri()}"
@@ -407,6 +408,18 @@ def _with_retries(master: str) -> str:
         return f"local[1,{TASK_ATTEMPTS_MAX}]"
     cores = re.fullmatch(r"local\[\s*(\*|\d+)\s*\]", master)
     return f"local[{cores[1]},{TASK_ATTEMPTS_MAX}]" if cores else master
+
+
+def _refuse_connect(asked: Mapping[str, str]) -> None:
+    """Spark would say that its gateway exited, or look for a driver that is not there."""
+    remote = asked.get("spark.remote") or os.environ.get("SPARK_REMOTE")
+    master = asked.get("spark.master", "")
+    if remote or master.startswith("sc://"):
+        raise InvalidSettings(
+            f"the job needs a driver of its own, so it does not run over Spark Connect"
+            f" ({remote or master}): give --master spark://…, yarn, k8s://… or local[*], and no"
+            " spark.remote or SPARK_REMOTE"
+        )
 
 
 def _java_version(java: str) -> int | None:

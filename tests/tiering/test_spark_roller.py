@@ -311,6 +311,29 @@ def test_a_missing_java_is_named_too(tmp_path: Path, monkeypatch: pytest.MonkeyP
         require_java()
 
 
+@pytest.mark.parametrize(
+    ("master", "settings", "environment"),
+    [
+        ("sc://spark:15002", {}, {}),
+        (None, {"spark.remote": "sc://spark:15002"}, {}),
+        ("local[2]", {}, {"SPARK_REMOTE": "sc://spark:15002"}),
+    ],
+)
+def test_spark_connect_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch,
+    master: str | None,
+    settings: dict[str, str],
+    environment: dict[str, str],
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with (
+        SparkRoller(master, spark_settings=settings) as roller,
+        pytest.raises(InvalidSettings, match=r"Spark Connect \(sc://spark:15002\)"),
+    ):
+        roller.session  # noqa: B018
+
+
 @pytest.mark.spark
 def test_merges_run_as_tasks_and_a_killed_one_is_repeated(
     spark_roller: SparkRoller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
