@@ -12,8 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from botocore.awsrequest import AWSRequest, AWSRequestPreparer
 from botocore.endpoint_provider import RuleSet
 from botocore.loaders import JSONFileLoader
+from botocore.useragent import UserAgentString
 
 from tests.support.faulty_s3 import Fault, FaultyS3
 from tests.support.opened_s3 import CONTENT, FAST, KEY, LOADED_S, s3_store, task_s3_store
@@ -76,6 +78,29 @@ async def test_the_endpoint_is_looked_up_once_for_all_keys(
         await store.put(ObjectKey(f"wal/{number}"), BytesBody(b"content"))
         assert await store.get(ObjectKey(f"wal/{number}")) == b"content"
     assert len(looked_up) == 1
+
+
+async def test_the_user_agent_is_put_together_once_and_names_botocore(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built, sent = [], []
+    build, prepare = UserAgentString.to_string, AWSRequestPreparer.prepare
+
+    def counted(agent: UserAgentString) -> object:
+        built.append(agent)
+        return build(agent)
+
+    def seen(preparer: AWSRequestPreparer, request: AWSRequest) -> object:
+        sent.append(request.headers["User-Agent"])
+        return prepare(preparer, request)
+
+    monkeypatch.setattr(UserAgentString, "to_string", counted)
+    monkeypatch.setattr(AWSRequestPreparer, "prepare", seen)
+    await store.put(ObjectKey("wal/1"), BytesBody(b"content"))
+    assert await store.get(ObjectKey("wal/1")) == b"content"
+    assert not built
+    assert sent
+    assert all("otocore/" in str(agent) for agent in sent)
 
 
 async def test_what_describes_s3_is_parsed_once_in_a_process(
