@@ -221,7 +221,7 @@ class CoordinatorClient:
     async def _at_first_broker(
         self, work: Callable[[WireClient], Coroutine[Any, Any, _Result]]
     ) -> _Result:
-        failures = []
+        failures: list[CommitFailed] = []
         for host, port in self._addresses:
             broker = WireClient(
                 host,
@@ -237,8 +237,8 @@ class CoordinatorClient:
                 try:
                     return await work(broker)
                 except CommitFailed as error:
-                    failures.append(str(error))
-        raise CommitFailed("; ".join(failures))
+                    failures.append(error)
+        raise CommitFailed("; ".join(map(str, failures))) from failures[-1]
 
 
 def repeated(ask: Callable[[], _Result], sleep: Callable[[float], None]) -> _Result:

@@ -5,6 +5,9 @@ speaks to a running broker translates errors with `translated_errors`.
 """
 
 import argparse
+import socket
+import ssl
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Self
@@ -17,6 +20,8 @@ from wal.security.client_security import PLAINTEXT, ClientSecurity, read_client_
 
 REQUEST_TIMEOUT_MS: Final = 30_000
 BOOTSTRAP_TIMEOUT_MS: Final = 5_000
+"""For whom nobody listens: a broker that was started a moment ago listens soon."""
+_AGAIN_S: Final = 0.2
 
 
 class BrokerUnreachable(DisklessError):
@@ -73,12 +78,26 @@ def check_login(bootstrap: str, security: ClientSecurity) -> None:
         return
     from tiering.coordinator_client import CoordinatorClient
 
-    try:
-        CoordinatorClient(bootstrap, security).connect()
-    except CommitFailed as error:
-        raise BrokerUnreachable(
-            f"{error}; is a broker running there (`diskless serve`), with SASL on that listener?"
-        ) from error
+    deadline = time.monotonic() + BOOTSTRAP_TIMEOUT_MS / 1000
+    while True:
+        try:
+            CoordinatorClient(bootstrap, security).connect()
+            return
+        except CommitFailed as error:
+            if not _is_nobody_there(error) or time.monotonic() > deadline:
+                raise BrokerUnreachable(
+                    f"{error}; is a broker running there (`diskless serve`), with SASL on that "
+                    "listener?"
+                ) from error
+        time.sleep(_AGAIN_S)
+
+
+def _is_nobody_there(error: BaseException) -> bool:
+    """Whether the address was reached, and nobody listened."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    others = (ssl.SSLError, socket.gaierror, TimeoutError)
+    return isinstance(error, OSError) and not isinstance(error, others)
 
 
 def check_results(results: Sequence[Mapping[str, Any]]) -> None:

@@ -1,5 +1,6 @@
 """Commands, tiering jobs and the Spark source log in as `--command-config` says."""
 
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -12,6 +13,7 @@ from diskless.cli.cli import main
 from metadata.clients.sasl_login import LoginRefused
 from metadata.operations import WHATEVER_IS_DUE
 from tests.support.certificates import Certificates
+from tests.support.gate import Gate
 from tests.support.live_broker import LiveBroker
 from tests.support.ports import own_port
 from tiering.coordinator_client import CoordinatorClient
@@ -26,6 +28,7 @@ from wal.security.client_security import read_client_security
 pytestmark = pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated")
 
 USER, PASSWORD = "ann,=b", "pass word="
+PATIENCE: Final = "diskless.cli.admin_connection.BOOTSTRAP_TIMEOUT_MS"
 ROWS: Final = StructType().add("value", "binary")
 
 
@@ -165,11 +168,44 @@ def test_a_client_that_does_not_log_in_is_not_served(served: Served) -> None:
 
 
 def test_a_broker_that_is_not_there_is_named(
-    served: Served, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    served: Served,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(PATIENCE, 0)
     mine = properties(tmp_path / "mine", served, librdkafka("SASL_PLAINTEXT", "PLAIN"))
     nobody = f"127.0.0.1:{own_port()}"
     assert main(["topic", "list", "--bootstrap", nobody, "--command-config", str(mine)]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert nobody in line
     assert "diskless serve" in line
+
+
+def test_a_broker_that_was_started_a_moment_ago_is_waited_for(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when both commands are pasted into a shell together."""
+    monkeypatch.setattr(PATIENCE, 600_000)
+    mine = properties(tmp_path / "mine", served, librdkafka("SASL_PLAINTEXT", "PLAIN"))
+    tried = threading.Event()
+    connect = CoordinatorClient.connect
+
+    def connecting(client: CoordinatorClient) -> None:
+        try:
+            connect(client)
+        finally:
+            tried.set()
+
+    monkeypatch.setattr(CoordinatorClient, "connect", connecting)
+    done: list[int] = []
+    host, _, port = served.by_protocol["SASL_PLAINTEXT"].rpartition(":")
+    with Gate((host, int(port))) as gate:
+        gate.cut()
+        command = ["user", "list", "--bootstrap", gate.address, "--command-config", str(mine)]
+        thread = threading.Thread(target=lambda: done.append(main(command)))
+        thread.start()
+        assert tried.wait(120)
+        gate.open()
+        thread.join(120)
+    assert done == [0]
