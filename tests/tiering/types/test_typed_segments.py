@@ -1,6 +1,8 @@
 """Topics with schemas, from a stock producer to a Parquet file: columns, poison, exact bytes."""
 
 import json
+import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.schema_registry.json_schema import JSONSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
+from diskless.cli.cli import _parser, main
 from metadata.operations import PlanSegments
 from tests.support.live_broker import LiveBroker
 from tests.support.schema_registry import SchemaRegistry
@@ -25,11 +28,13 @@ from tiering.types.arrow_types import (
     TYPE_MISMATCH,
     UNKNOWN_SCHEMA_ID,
 )
+from tiering.types.registry import registry_settings
 from tiering.types.typed_roll import roll_as_planned
 from wal.chunks.kept_notes import decode_kept_notes, merged
 from wal.clock import SystemClock
 from wal.stores.blocking_store import open_blocking_store
 
+PAGE = Path(__file__).parents[3] / "docs" / "tables.md"
 FLIGHT = {
     "type": "object",
     "properties": {
@@ -205,6 +210,27 @@ def test_stock_serializers_of_avro_with_a_registry(world: World) -> None:
         None,
     ]
     assert world.consumed(topic, len(rows)) == [*values, *poison, values[0]]
+
+
+@pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated")
+def test_a_registry_is_used_as_the_page_says(world: World) -> None:
+    """But that `diskless tier` would roll on Spark; its options count here."""
+    blocks = re.findall(r"```sh\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    (block,) = [text for text in blocks if "registry:id" in text]
+    topic = world.topic()
+    block = block.replace(" flights ", f" {topic} ")
+    block = block.replace("http://localhost:8081", world.registry.url)
+    alter, tier = (shlex.split(line)[1:] for line in block.splitlines())
+    assert main([*alter, "--bootstrap", world.broker.bootstrap]) == 0
+    serializer = AvroSerializer(SchemaRegistryClient({"url": world.registry.url}), json.dumps(AVRO))
+    context = SerializationContext(topic, MessageField.VALUE)
+    world.send(topic, serializer({"carrier": "UA", "delay": 2}, context))
+    options = _parser().parse_args(tier)
+    registry = registry_settings(options.schema_registry, options.schema_registry_auth, {})
+    assert registry is not None
+    world.settings = registry
+    assert world.roll(topic).segments
+    assert world.rows(topic)["data"].to_pylist() == [{"carrier": "UA", "delay": 2}]
 
 
 def test_stock_serializers_of_json_with_a_registry(world: World) -> None:
