@@ -1,6 +1,7 @@
 """The client of a schema registry: what it believes, and what it does not."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from threading import Semaphore
 
 import pytest
@@ -8,9 +9,12 @@ import pytest
 from tests.support.schema_registry import SchemaRegistry
 from tiering.types.registry import (
     ANSWER_BYTES_MAX,
+    REGISTRY_AUTH,
+    REGISTRY_URL,
     HttpRegistry,
     RegistrySettings,
     RegistryUnavailable,
+    registry_settings,
 )
 from tiering.types.shapes import SchemaError
 from wal.clock import ManualClock, SystemClock
@@ -125,3 +129,26 @@ def test_nobody_there_is_unavailable() -> None:
 def test_an_address_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(InvalidSettings, match=r"schema\.registry\.url"):
         RegistrySettings(url=url)
+
+
+def test_credentials_are_in_a_file_of_its_owner_or_in_the_environment(tmp_path: Path) -> None:
+    url = "https://registry:8081"
+    path = tmp_path / "registry"
+    path.write_text("me:very:secret\n")
+    path.chmod(0o600)
+    wanted = RegistrySettings(url=url, user="me", password="very:secret")
+    assert registry_settings(None, f"file:{path}", {}) is None
+    assert registry_settings(url, f"file:{path}", {}) == wanted
+    assert (
+        registry_settings(None, None, {REGISTRY_URL: url, REGISTRY_AUTH: f"file:{path}"}) == wanted
+    )
+    assert registry_settings(url, None, {REGISTRY_AUTH: "me:very:secret"}) == wanted
+    other = {REGISTRY_URL: "http://other", REGISTRY_AUTH: "other:one"}
+    assert registry_settings(url, f"file:{path}", other) == wanted, "what is given counts"
+    assert registry_settings(url, None, {}) == RegistrySettings(url=url)
+    with pytest.raises(InvalidSettings, match="others see them; give file:PATH") as refused:
+        registry_settings(url, "me:very:secret", {})
+    assert "very" not in str(refused.value)
+    path.chmod(0o644)
+    with pytest.raises(InvalidSettings, match="the schema registry's credentials: others may read"):
+        registry_settings(url, f"file:{path}", {})
