@@ -131,10 +131,10 @@ def print_tables(console: Console, report: TablesReport) -> None:
     """A line for each table that changed or failed, and one for those that wait."""
     for table in report.tables:
         if table.new_uuid:
-            console.print(f"table {table.topic_name}: made anew, UUID {table.new_uuid}")
+            console.print(f"table {table.topic_name}: made, UUID {table.new_uuid}")
         if table.is_committed:
             console.print(
-                f"table {table.topic_name}: {table.added:,} files more, {table.removed:,} less, "
+                f"table {table.topic_name}: files: {table.added:,} more, {table.removed:,} less, "
                 f"{table.file_count:,} in all"
             )
         if table.failure:
