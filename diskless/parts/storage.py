@@ -56,7 +56,7 @@ class Storage:
     data: DataDirectory
     """That of the foundation, or the same as part of the cluster whose prefix this is."""
     cluster_id: str
-    store: ObjectStore
+    store: ObservedStore
     reach: StoreReach
     start_problem: str | None
     """Why the object store could not be reached at the start, if it could not."""
@@ -129,7 +129,7 @@ def _with_caches(
     stack: AsyncExitStack,
     base: Ground,
     data: DataDirectory,
-    store: ObjectStore,
+    store: ObservedStore,
     reach: StoreReach,
     cluster_id: str,
     start_problem: str | None,

@@ -78,6 +78,7 @@ class WritePath:
             clock=clock,
             rng=rng,
             committer=self.lane,
+            thread_puts=storage.store.thread_puts,
         )
         self.arrivals: Final = Arrivals()
         self.write_loop: Final = WriteLoop(
@@ -89,6 +90,7 @@ class WritePath:
             arrivals=self.arrivals,
             under_way=lambda: self.uploader.under_way,
             is_behind=self.uploader.is_behind,
+            put_at_once=self.uploader.put_at_once,
         )
         self.uploader.listen(self.write_loop.look_again)
         self._clock = clock

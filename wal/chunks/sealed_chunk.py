@@ -114,6 +114,8 @@ class SealedChunk:
         self.index_bytes = index_bytes
         self.batch_count = len(batches)
         self.is_committed = False
+        self.is_stored = False
+        """Whether its object was put by the thread that sealed it."""
         self._open_data = open_data
         self._books = books
         self._batches = batches

@@ -11,6 +11,11 @@ chunks that were answered are put away (marked, deleted, quarantined) beside lat
 (`wal.buffer.max.bytes`, each batch charged a little more than its bytes). Bodies are read from the
 chunk files, so an outage of the store fills a local disk up to that limit, and no memory.
 
+Where the store takes puts in a thread, a small chunk that nothing is under way before is put by the
+write loop's thread, right after it was sealed (`put_at_once`): that saves a hand-over to another
+thread, and what is appended meanwhile would only wait for this chunk. If that fails, it is uploaded
+like any other.
+
 What happens to a chunk:
 
 - Its put takes far longer than others do: it is put once more beside (`wal.stores.second_puts`).
@@ -60,7 +65,7 @@ from wal.errors import (
     StorageFailed,
 )
 from wal.failpoint import FailpointError, failpoint
-from wal.stores.object_store import ObjectStore
+from wal.stores.object_store import ObjectStore, ThreadPuts
 from wal.stores.second_puts import SecondPuts
 from wal.worker_threads import WorkerThreads
 
@@ -72,6 +77,8 @@ _BACKOFF_DOUBLINGS_MAX: Final = 20
 
 CHUNKS_PER_COMMIT_MAX: Final = 16
 """Stored chunks that are committed together."""
+PUT_AT_ONCE_BYTES_MAX: Final = 256 << 10
+"""A larger chunk takes its time to be written: more is appended beside that."""
 BATCHES_PER_COMMIT_MAX: Final = 4_000
 """Batches of theirs; a chunk with more is committed alone."""
 
@@ -145,7 +152,9 @@ class Uploader:
         clock: Clock,
         rng: random.Random,
         committer: Committer,
+        thread_puts: ThreadPuts | None = None,
     ) -> None:
+        """`thread_puts`: the store, if it takes puts in a thread."""
         share = settings.upload_second_percent / 100
         self.puts = SecondPuts(store, clock=clock, share=share)
         self._directory = directory
@@ -153,6 +162,7 @@ class Uploader:
         self._clock = clock
         self._rng = rng
         self._committer = committer
+        self._thread_puts = thread_puts
         # Every chunk that was submitted and is not answered is in the lane; those that no upload
         # task took yet are also in the second queue, and those whose files are still to be put
         # away in the third. All are bounded by `submit`.
@@ -198,7 +208,31 @@ class Uploader:
         self.waiting_bytes += chunk.charged_bytes
         self._waiting_chunks += 1
         self._submitted.set()
-        self._to_upload.put_nowait(entry)
+        if chunk.is_stored:
+            assert self._thread_puts is not None
+            self._thread_puts.put_noted(chunk.plan.object_bytes)
+            self._uploaded(chunk)
+            entry.uploaded.set_result(None)
+        else:
+            self._to_upload.put_nowait(entry)
+
+    def put_at_once(self, chunk: SealedChunk, abandoned: Callable[[], bool]) -> None:
+        """Store a small chunk before `submit`, if there is nothing else to do; blocks.
+
+        In the thread that sealed it. Raises: FailpointError.
+        """
+        puts = self._thread_puts
+        if puts is None or self._lane or chunk.data_bytes > PUT_AT_ONCE_BYTES_MAX:
+            return
+        failpoint("upload.before_put")
+        try:
+            puts.put_in_thread(chunk.object_key, WalObjectBody(chunk, chunk.plan), abandoned)
+        except FailpointError:
+            raise
+        except DisklessError as error:
+            log.warning("not put at once", object_key=chunk.object_key, error=str(error))
+        else:
+            chunk.is_stored = True
 
     def listen(self, on_progress: Callable[[int], None]) -> None:
         """Call this with the number of batches that were answered, when their chunks were."""
@@ -307,9 +341,12 @@ class Uploader:
             else:
                 break
             attempt += 1
+        self._uploaded(chunk)
+        return None
+
+    def _uploaded(self, chunk: SealedChunk) -> None:
         self.uploads += 1
         self.upload_bytes += chunk.plan.object_bytes
-        return None
 
     async def _exclude(
         self, chunk: SealedChunk, positions: Sequence[int], error: CorruptChunk

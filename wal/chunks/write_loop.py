@@ -35,7 +35,6 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from typing import Final, NamedTuple
 
 import structlog
@@ -122,10 +121,12 @@ class WriteLoop:
         arrivals: Arrivals | None = None,
         under_way: Callable[[], int] = lambda: 0,
         is_behind: Callable[[], bool] = lambda: False,
+        put_at_once: Callable[[SealedChunk, Callable[[], bool]], None] = lambda *_: None,
     ) -> None:
         """`on_failed` and `on_appended` are called on the event loop and must not raise.
 
-        `under_way` and `is_behind` are the uploader's, whose progress `look_again` hears of.
+        `under_way`, `is_behind` and `put_at_once` are the uploader's, whose progress `look_again`
+        hears of. The last is called in the loop's thread.
         """
         self._directory = directory
         self._settings = settings
@@ -135,6 +136,8 @@ class WriteLoop:
         self._on_appended = on_appended
         self._under_way = under_way
         self._is_behind = is_behind
+        self._is_cancelled = False
+        self._put_at_once = put_at_once
         self._policy = SealPolicy(settings, arrivals or Arrivals())
         self._queue: deque[_Call] = deque()
         self._queued_bytes = 0
@@ -365,13 +368,12 @@ class WriteLoop:
             self._opened_at = started
         if seals:
             self._policy.sealed(started, _bytes_of(self._writer, group))
-        job = thread.begin(
-            partial(_write, self._directory, self._writer, self._writer_batches, group, seals)
-        )
+        job = thread.begin(lambda: self._in_thread(group, seals))
         cancelled: asyncio.CancelledError | None = None
         try:
             written = await job.ended()
         except asyncio.CancelledError as cancellation:
+            self._is_cancelled = True
             written = await job.to_the_end()  # It uses buffers and files that are given back then.
             cancelled = cancellation
         self._writer = written.writer
@@ -381,6 +383,33 @@ class WriteLoop:
             await self._hand_over(written.chunk, error)
         elif error is not None:
             raise error
+
+    def _in_thread(self, group: Sequence[PendingBatch], seals: bool) -> _Written:
+        """Append `group`, then seal; runs in the loop's thread and never raises."""
+        writer = self._writer
+        chunk: SealedChunk | None = None
+        refused: DisklessError | None = None
+        is_appended = False
+        try:
+            if group:
+                try:
+                    writer = _append_to(writer, self._directory, group)
+                except (StorageFailed, Overloaded, AppendTooLarge) as error:
+                    refused = error
+                else:
+                    is_appended = True
+                    failpoint("chunk.after_append")
+            if seals and writer is not None:
+                tokens = [batch.token for batch in self._writer_batches]
+                if is_appended:
+                    tokens += [batch.token for batch in group]
+                sealing, writer = writer, None
+                chunk = self._directory.seal(sealing, tokens)
+                if chunk is not None:
+                    self._put_at_once(chunk, lambda: self._is_cancelled)
+        except BaseException as error:
+            return _Written(writer, is_appended, None, refused, error)
+        return _Written(writer, is_appended, chunk, refused, None)
 
     def _settle(self, group: list[PendingBatch], written: _Written) -> None:
         """Each batch of an append is in the open chunk, or has failed."""
@@ -437,37 +466,6 @@ class WriteLoop:
             if not future.done():
                 future.set_exception(StorageFailed("the write loop has ended"))
         self._flushes = []
-
-
-def _write(
-    directory: ChunkDirectory,
-    writer: ChunkWriter | None,
-    batches: Sequence[PendingBatch],
-    group: Sequence[PendingBatch],
-    seals: bool,
-) -> _Written:
-    """Append `group` behind `batches`, then seal; runs in the loop's thread and never raises."""
-    chunk: SealedChunk | None = None
-    refused: DisklessError | None = None
-    is_appended = False
-    try:
-        if group:
-            try:
-                writer = _append_to(writer, directory, group)
-            except (StorageFailed, Overloaded, AppendTooLarge) as error:
-                refused = error
-            else:
-                is_appended = True
-                failpoint("chunk.after_append")
-        if seals and writer is not None:
-            tokens = [batch.token for batch in batches]
-            if is_appended:
-                tokens += [batch.token for batch in group]
-            sealing, writer = writer, None
-            chunk = directory.seal(sealing, tokens)
-    except BaseException as error:
-        return _Written(writer, is_appended, None, refused, error)
-    return _Written(writer, is_appended, chunk, refused, None)
 
 
 def _append_to(

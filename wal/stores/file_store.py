@@ -425,6 +425,17 @@ class FileStore:
             raise
         self._counters.put_bytes += body.length_bytes
 
+    def put_in_thread(
+        self, key: ObjectKey, body: ObjectBody, abandoned: Callable[[], bool]
+    ) -> None:
+        """See `ThreadPuts`."""
+        self._blocking.put(key, body, abandoned)
+
+    def put_noted(self, length_bytes: int) -> None:
+        """See `ThreadPuts`."""
+        self._counters.puts += 1
+        self._counters.put_bytes += length_bytes
+
     async def get(self, key: ObjectKey) -> bytes:
         self._counters.gets += 1
         data = await self._read(lambda: self._blocking.get(key))

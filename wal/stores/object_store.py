@@ -20,7 +20,7 @@ Rules every implementation keeps:
   (may still happen), ObjectExists, ObjectNotFound.
 """
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import astuple, dataclass
 from typing import Final, NamedTuple, Protocol, Self, runtime_checkable
 
@@ -204,3 +204,20 @@ class ObjectStore(Protocol):
     async def __aenter__(self) -> Self: ...
 
     async def __aexit__(self, *_: object) -> None: ...
+
+
+@runtime_checkable
+class ThreadPuts(Protocol):
+    """A store that also takes a put of who has a thread already: one hand-over less."""
+
+    def put_in_thread(
+        self, key: ObjectKey, body: ObjectBody, abandoned: Callable[[], bool]
+    ) -> None:
+        """`ObjectStore.put`, blocking; ObjectStoreUnavailable too when `abandoned` says so.
+
+        Nothing is counted: `put_noted` does so, on the event loop, for those that succeeded. What
+        failed is put again by `put`.
+        """
+        ...
+
+    def put_noted(self, length_bytes: int) -> None: ...

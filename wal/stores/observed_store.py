@@ -16,7 +16,7 @@ The notes are written on the event loop of the store's user; any thread may read
 """
 
 import builtins
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
 
@@ -28,7 +28,13 @@ from wal.errors import (
     ObjectStoreUnavailable,
     UploadOutcomeUnknown,
 )
-from wal.stores.object_store import ObjectBody, ObjectStat, ObjectStore, StoreStatistics
+from wal.stores.object_store import (
+    ObjectBody,
+    ObjectStat,
+    ObjectStore,
+    StoreStatistics,
+    ThreadPuts,
+)
 
 
 class StoreReach:
@@ -87,6 +93,24 @@ class ObservedStore:
     async def put(self, key: ObjectKey, body: ObjectBody) -> None:
         with self._noted(wrote=True):
             await self._store.put(key, body)
+
+    @property
+    def thread_puts(self) -> ThreadPuts | None:
+        """This store, if the one behind it takes puts in a thread."""
+        return self if isinstance(self._store, ThreadPuts) else None
+
+    def put_in_thread(
+        self, key: ObjectKey, body: ObjectBody, abandoned: Callable[[], bool]
+    ) -> None:
+        """See `ThreadPuts`."""
+        assert isinstance(self._store, ThreadPuts)
+        self._store.put_in_thread(key, body, abandoned)
+
+    def put_noted(self, length_bytes: int) -> None:
+        """See `ThreadPuts`."""
+        assert isinstance(self._store, ThreadPuts)
+        self._store.put_noted(length_bytes)
+        self._reach.answered(wrote=True)
 
     async def get(self, key: ObjectKey) -> bytes:
         with self._noted():
