@@ -11,10 +11,9 @@ chunks that were answered are put away (marked, deleted, quarantined) beside lat
 (`wal.buffer.max.bytes`, each batch charged a little more than its bytes). Bodies are read from the
 chunk files, so an outage of the store fills a local disk up to that limit, and no memory.
 
-Where the store takes puts in a thread, a small chunk that nothing is under way before is put by the
-write loop's thread, right after it was sealed (`put_at_once`): that saves a hand-over to another
-thread, and what is appended meanwhile would only wait for this chunk. If that fails, it is uploaded
-like any other.
+Where the store takes puts in a thread, a small chunk is put by the one that sealed it while nothing
+else is under way (`put_at_once`): a hand-over less, and what is appended meanwhile would only wait
+for this chunk. If that fails, it is uploaded like any other.
 
 What happens to a chunk:
 
@@ -136,6 +135,9 @@ class _Settled(NamedTuple):
     refused: Sequence[DisklessError | None]
 
 
+_SETTLED_TOGETHER_S: Final = 0.02
+"""For so long the files of chunks that were answered are gathered; a hand-over for each would cost
+as much as the work. A crash meanwhile has the next start put and commit them again, in vain."""
 _STORED_AHEAD: Final = 2
 """Stored chunks that keep the commit lane busy."""
 
@@ -165,10 +167,11 @@ class Uploader:
         self._thread_puts = thread_puts
         # Every chunk that was submitted and is not answered is in the lane; those that no upload
         # task took yet are also in the second queue, and those whose files are still to be put
-        # away in the third. All are bounded by `submit`.
+        # away in `_settled`. All are bounded by `submit`.
         self._lane: deque[_Entry] = deque()
         self._to_upload: asyncio.Queue[_Entry] = asyncio.Queue()
-        self._settled: asyncio.Queue[_Settled] = asyncio.Queue()
+        self._settled: list[_Settled] = []
+        self._has_settled = asyncio.Event()
         self._submitted = asyncio.Event()
         self._left = asyncio.Event()
         self._is_closed = False
@@ -217,10 +220,7 @@ class Uploader:
             self._to_upload.put_nowait(entry)
 
     def put_at_once(self, chunk: SealedChunk, abandoned: Callable[[], bool]) -> None:
-        """Store a small chunk before `submit`, if there is nothing else to do; blocks.
-
-        In the thread that sealed it. Raises: FailpointError.
-        """
+        """Store a small chunk before `submit` if nothing is under way; blocks its thread."""
         puts = self._thread_puts
         if puts is None or self._lane or chunk.data_bytes > PUT_AT_ONCE_BYTES_MAX:
             return
@@ -288,8 +288,8 @@ class Uploader:
                 tasks.create_task(self._put_chunks_away(), name="put-away")
         finally:
             self._is_closed = True
-            while not self._settled.empty():
-                await self._threads.run(partial(self._put_away, self._settled.get_nowait()))
+            if self._settled:
+                await self._threads.run(partial(self._put_away, self._settled))
             await self._threads.close()
             await self._abandon_rest()
 
@@ -377,17 +377,23 @@ class Uploader:
                 if error is not None:
                     await self._committer.abandon(entry.chunk, error)
                 self._lane.popleft()
-            self._settled.put_nowait(_Settled(entries, refused))
+            self._settled.append(_Settled(entries, refused))
+            self._has_settled.set()
             self._on_progress(sum([entry.chunk.batch_count for entry in entries]))
 
     async def _put_chunks_away(self) -> None:
-        """Beside the commits, none of which has to wait for it."""
+        """Beside the commits, none of which has to wait for it; small chunks several at once."""
         while True:
-            settled = await self._settled.get()
+            await self._has_settled.wait()
+            if self.waiting_bytes <= PUT_AT_ONCE_BYTES_MAX * CHUNKS_PER_COMMIT_MAX:
+                await asyncio.sleep(_SETTLED_TOGETHER_S)
+            self._has_settled.clear()
+            settled, self._settled = self._settled, []
             await self._threads.run_to_end(partial(self._put_away, settled))
-            for entry in settled.entries:
-                self.waiting_bytes -= entry.chunk.charged_bytes
-                self._waiting_chunks -= 1
+            for entries, _ in settled:
+                for entry in entries:
+                    self.waiting_bytes -= entry.chunk.charged_bytes
+                    self._waiting_chunks -= 1
             self._left.set()
 
     def _stored_entries(self) -> list[_Entry]:
@@ -406,9 +412,9 @@ class Uploader:
             entries.append(entry)
         return entries
 
-    def _put_away(self, settled: _Settled) -> None:
+    def _put_away(self, settled: Sequence[_Settled]) -> None:
         """Mark, delete or quarantine the files of settled chunks; blocks on the disk."""
-        for entry, error in zip(*settled, strict=True):
+        for entry, error in [pair for some in settled for pair in zip(*some, strict=True)]:
             chunk = entry.chunk
             if error is None:
                 self._directory.mark_committed(chunk)
