@@ -74,12 +74,14 @@ class Serving:
         running: RunningOperations,
         address: tuple[str, int],
         bootstrap: str,
+        apis: ApiRegistry,
     ) -> None:
         self.client = client
         self.coordinators = coordinators
         self.running = running
         self.address = address
         self.bootstrap = bootstrap
+        self.apis = apis
 
 
 @asynccontextmanager
@@ -92,7 +94,8 @@ async def serving(authorizer: Authorizer | None = None) -> AsyncIterator[Serving
             host, port = broker.server.address
             clock = SystemClock()
             async with WireClient(host, port, clock=clock, rng=random.Random(1)) as client:
-                yield Serving(client, coordinators, running, (host, port), broker.bootstrap)
+                at = (host, port)
+                yield Serving(client, coordinators, running, at, broker.bootstrap, apis)
 
 
 def schema(key: int, kind: str) -> Sequence[Field]:

@@ -6,11 +6,12 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import given
+from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
 from diskless.api import RunningOperations, coordinator_apis
 from diskless.api.coordinator import diskless_find_batches
+from diskless.api.coordinator.coordinator_operation import FIRST_OWN_KEY
 from diskless.loop.early_end import EarlyEnd
 from diskless.loop.long_work import PORTION_TOPICS, done_at_once
 from diskless.ports import ClientInfo
@@ -228,6 +229,22 @@ async def test_who_may_not_act_on_the_cluster_is_told_so_in_every_entry(key: int
     async with serving(DenyEverything()) as s:
         assert list(codes_of(await ask_for(s, key, 2))) == [31, 31]
         assert s.coordinators.calls == []
+
+
+async def test_who_may_not_act_on_the_cluster_reaches_no_coordinator_by_any_operation() -> None:
+    async with serving(DenyEverything()) as s:
+        between_brokers = [api.name for api in s.apis if api.key >= FIRST_OWN_KEY]
+        assert len(between_brokers) > 30
+        for name in between_brokers:
+            operation, requests, _ = SAMPLES[name]
+            asked = find(
+                requests,
+                lambda asked, operation=operation: operation.count(asked) > 0,
+                settings=settings(phases=[Phase.generate], database=None),
+            )
+            with pytest.raises(ClusterAuthorizationFailed):
+                await s.client.call(operation, asked, timeout_ms=60_000)
+            assert s.coordinators.calls == [], name
 
 
 async def test_a_broker_that_may_not_act_on_the_cluster_hears_that() -> None:
