@@ -15,7 +15,8 @@ The audit log has every token that is granted for a password, and every refusal.
 brings a good token is no log-in.
 
 Failure case: what is refused is answered in one way for all causes, later and later for the same
-address (`diskless.sasl.failure_delay`); the log has the cause, a line a second at most.
+address (`diskless.sasl.failure_delay`); the log has the cause, a line a second at most. While as
+many as may are held back, a password of that address is not looked at: 429.
 """
 
 import base64
@@ -127,6 +128,8 @@ class HttpLogins:
             return _error(HTTPStatus.BAD_REQUEST, "invalid_request")
         if form.get("grant_type") != ["client_credentials"]:
             return _error(HTTPStatus.BAD_REQUEST, "unsupported_grant_type")
+        if self._delay.is_at_limit(request.peer):
+            return _error(HTTPStatus.TOO_MANY_REQUESTS, "slow_down")
         user = await self._right_one(credentials)
         if user is None:
             await self._failed(

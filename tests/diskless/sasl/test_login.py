@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from diskless.logs import Pace
 from diskless.protocol.wire import ProtocolError
-from diskless.sasl.failure_delay import DELAY_MAX_S, FailureDelay
+from diskless.sasl.failure_delay import DELAY_MAX_S, HELD_MAX, FailureDelay
 from diskless.sasl.login import (
     API_VERSIONS,
     LOGIN_MAX_S,
@@ -240,6 +240,24 @@ async def test_failures_are_answered_later_and_later_by_address() -> None:
     rig.clock.advance(61)
     await scram(begun(rig), "ann", "wrong")
     assert rig.slept[-1] == 0.1
+
+
+def test_an_address_waits_while_many_of_its_failures_are_held_back() -> None:
+    clock = ManualClock()
+    delay = FailureDelay(100, clock)
+    for _ in range(HELD_MAX):
+        assert not delay.is_at_limit("h")
+        delay.failed("h")
+    clock.advance(0.05)
+    assert delay.is_at_limit("h")
+    assert not delay.is_at_limit("another")
+    clock.advance(0.1)
+    assert not delay.is_at_limit("h"), "the first one is answered"
+    delay.failed("h")
+    delay.succeeded("h")
+    delay.failed("h")
+    clock.advance(DELAY_MAX_S)
+    assert not delay.is_at_limit("h")
 
 
 async def test_a_mechanisms_own_refusal_counts_though_the_client_goes_away() -> None:

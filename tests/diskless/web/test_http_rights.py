@@ -21,6 +21,7 @@ from pyiceberg.exceptions import ForbiddenError, NoSuchTableError, UnauthorizedE
 from demo.lake import open_duckdb
 from diskless.cli.cli import main
 from diskless.iceberg.served_tables import ServedTable
+from diskless.sasl.failure_delay import FailureDelay
 from metadata.access_tokens import AlterAccessToken, new_token
 from metadata.scram.credentials import ITERATIONS_MIN, ScramMechanism
 from tests.support.authorization_server import AUDIENCE, ISSUER, Issuer
@@ -259,6 +260,17 @@ def test_a_refused_password_is_told_the_same_whatever_the_cause(port: Port) -> N
     assert port.ask("/v1/oauth/tokens", method="POST", body="\xff")[0] in (400, 401)
     assert port.ask("/v1/oauth/tokens", method="POST", body="x" * 9_000)[0] == 413
     assert port.ask("/v1/oauth/tokens")[0] == 401
+
+
+def test_who_has_too_many_refusals_to_wait_for_is_told_so(
+    port: Port, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as limit:
+        limit.setattr(FailureDelay, "is_at_limit", lambda _, address: address == "127.0.0.1")
+        answers = [port.granted(USER, password) for password in (PASSWORD, "wrong")]
+        assert [status for status, _ in answers] == [429, 429]
+        assert answers[0] == answers[1]
+    assert port.granted(USER, PASSWORD)[0] == 200
 
 
 def test_a_changed_password_ends_its_tokens(port: Port) -> None:
