@@ -41,14 +41,18 @@ the other is reached, raise `FailpointError`. `delay:N:S` sleeps S seconds from 
 | prune.before / prune.after_some | around each step of pruning the metadata log |
 | restore.before_rename / restore.after_rename | a loaded snapshot is about to be the state, or is |
 | roll.before_put / roll.after_put / roll.before_commit / roll.after_commit | the tiering job |
+| merge.before_put / merge.after_put / merge.before_commit / merge.after_commit | when it merges |
+| compact.before_put / compact.after_put / compact.before_commit / compact.after_commit | compacts |
 | txn.after_decision | how a transaction ends is applied, those who have a part are not told |
 | txn.after_end | a transaction has ended in partitions and groups, nobody is answered |
 | txn.after_offsets | offsets wait for the end of a transaction, nobody is answered |
+| transaction.before_note / transaction.after_note | around a note of how transactions ended |
 | sink.before_note / sink.after_note | a commit of a sink is applied, nobody is answered |
 | sink.after_decision | a batch is decided, those who have shares of it are not told |
 | sink.after_share | a share is committed and noted, nobody is answered |
 | sink.before_completion | all shares are committed, the home has not written it down |
 | sink.before_commit / sink.after_commit | the driver of a Spark sink, around its commit |
+| schema.after_note | a schema is noted in the bucket, the topic does not have it yet |
 | table.before_metadata / table.before_commit / table.after_commit | a job writes a table |
 """
 

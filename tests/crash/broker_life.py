@@ -270,16 +270,16 @@ class Life:
         added = AddToTransaction(PAYER, PAYING, 0, partitions, [TransactionGroup("readers", 1)])
         return repr(await transactions.add_to_transaction(added))
 
-    async def commit_group_in_transaction(self) -> Answer:
-        offset = CommittedOffset(TopicIdPartition(KEPT, 1), 4, self.clock.now_ms())
+    async def commit_group_in_transaction(self, number: int) -> Answer:
+        offset = CommittedOffset(TopicIdPartition(KEPT, 1), 3 + number, self.clock.now_ms())
         transactions = self.coordinators[1].transactions
-        await transactions.commit_offsets("readers", PAYING, 0, 1, [offset])
+        await transactions.commit_offsets("readers", PAYING, 0, number, [offset])
         return "waits"
 
-    async def end_transaction(self) -> Answer:
+    async def end_transaction(self, *, is_commit: bool) -> Answer:
         """Decide, tell, complete; or go on with what is decided."""
         transactions = self.coordinators[0].transactions
-        await transactions.end_transaction(EndTransaction(PAYER, PAYING, 0, is_commit=True))
+        await transactions.end_transaction(EndTransaction(PAYER, PAYING, 0, is_commit))
         known = transactions.transaction(PAYER)
         assert known is not None
         if known.is_open:

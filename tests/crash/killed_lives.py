@@ -1,11 +1,11 @@
 """Lives of a script, each in a process of its own that can be killed anywhere.
 
-    lives = Lives()                                     # one process that forks a child per life
+    lives = Lives("everything")                         # one process that forks a child per life
     points = lives.recorded(directory, "local")         # every failpoint that was hit, by step
     lives.live(directory, "local", CrashPoint(12, "commit.after_log", 1))
     lives.live(directory, "local")                      # goes on with the step that was interrupted
 
-The script is a list of steps (`life_script.py`); the answer of each is written to `answers.jsonl`
+A script is a list of steps (`life_script.py`); the answer of each is written to `answers.jsonl`
 when it is there, as a client would note it. A later life in the same directory begins with the
 first step without an answer, as a client repeats what it was not told the outcome of. Time is the
 script's too: a step begins at the same time in every life. At the end of the script the inventory
@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple
 
 import wal.failpoint
 from tests.crash.broker_life import Life
-from tests.crash.life_script import script
+from tests.crash.life_script import SCRIPTS
 from wal.clock import ManualClock
 
 ANSWERS: Final = "answers.jsonl"
@@ -52,9 +52,9 @@ def _number_of_life(directory: Path) -> int:
     return number
 
 
-async def live(directory: Path, kind: str, begin_step: Callable[[int], None]) -> None:
+async def live(directory: Path, script: str, kind: str, begin_step: Callable[[int], None]) -> None:
     """Go on with the first step that has no answer, to the end; then write the inventory."""
-    steps = script()
+    steps = SCRIPTS[script]()
     answers = directory / ANSWERS
     done = len(answers.read_text().splitlines()) if answers.exists() else 0
     lives = _number_of_life(directory)
@@ -97,7 +97,9 @@ class _Recorder(dict[str, Any]):
         return False
 
 
-def _child(directory: Path, kind: str, kill_at: CrashPoint | None, is_recorded: bool) -> int:
+def _child(
+    directory: Path, script: str, kind: str, kill_at: CrashPoint | None, is_recorded: bool
+) -> int:
     recorder = _Recorder()
 
     def begin_step(step: int) -> None:
@@ -110,7 +112,7 @@ def _child(directory: Path, kind: str, kill_at: CrashPoint | None, is_recorded: 
         wal.failpoint._armed = recorder
         begin_step = recorder.begin_step
     try:
-        asyncio.run(live(directory, kind, begin_step))
+        asyncio.run(live(directory, script, kind, begin_step))
     except BaseException:
         traceback.print_exc()
         return 1
@@ -122,19 +124,21 @@ def _child(directory: Path, kind: str, kill_at: CrashPoint | None, is_recorded: 
 def _serve() -> None:
     """Fork a child for each line of the input, and answer how it ended."""
     for line in sys.stdin:
-        directory, kind, kill_at, is_recorded = json.loads(line)
+        directory, script, kind, kill_at, is_recorded = json.loads(line)
         child = os.fork()
         if child == 0:
             point = None if kill_at is None else CrashPoint(*kill_at)
-            os._exit(_child(Path(directory), kind, point, is_recorded))
+            os._exit(_child(Path(directory), script, kind, point, is_recorded))
         _, status = os.waitpid(child, 0)
         print(os.waitstatus_to_exitcode(status), flush=True)
 
 
 class Lives:
-    """A process that has imported everything, and forks a child for every life."""
+    """A process that has imported everything, and forks a child for every life of a script."""
 
-    def __init__(self) -> None:
+    def __init__(self, script: str) -> None:
+        """`script` is one of SCRIPTS."""
+        self._script = script
         self._process = subprocess.Popen(
             [sys.executable, __file__],
             stdin=subprocess.PIPE,
@@ -159,7 +163,7 @@ class Lives:
         directory.mkdir(exist_ok=True, parents=True)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        request = json.dumps([str(directory), kind, kill_at, is_recorded])
+        request = json.dumps([str(directory), self._script, kind, kill_at, is_recorded])
         self._process.stdin.write(request + "\n")
         self._process.stdin.flush()
         status = self._process.stdout.readline().strip()

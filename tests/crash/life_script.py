@@ -1,8 +1,8 @@
-"""What a broker does in a life that crash tests interrupt: a list of steps, the same every time."""
+"""What a broker does in a life that crash tests interrupt: lists of steps, the same every time."""
 
 import random
-from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from metadata import operations as ops
 from metadata.rules.files import permuted_owners
@@ -32,43 +32,50 @@ class Step(NamedTuple):
     """What it commits, if it does."""
 
 
-def script() -> list[Step]:
-    """The same every time."""
-    start_ms = ManualClock().now_ms()
-    steps: list[Step] = []
-    time_s = 0.0
-    sequences: dict[tuple[int, int], int] = {}
+class _Script:
+    """Steps that are put behind each other, the same every time."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self._start_ms = ManualClock().now_ms()
+        self._time_s = 0.0
+        self._sequences: dict[tuple[int, int], int] = {}
 
     def step(
+        self,
         name: str,
         do: Callable[[Life], Awaitable[Answer]],
         after_s: float = 0.01,
         request: ops.CommitFile | None = None,
     ) -> None:
-        nonlocal time_s
-        time_s += after_s
-        steps.append(Step(name, after_s, do, request))
+        self._time_s += after_s
+        self.steps.append(Step(name, after_s, do, request))
 
-    def key(after_s: float = 0.01, *first: int) -> ObjectKey:
+    def key(self, after_s: float = 0.01, *first: int) -> ObjectKey:
         """Minted when the next step begins; its owners begin with `first`."""
-        rng = random.Random(len(steps))
+        rng = random.Random(len(self.steps))
         while True:
-            made = wal_object_key(ulid_at(start_ms + round((time_s + after_s) * 1000), rng))
+            ulid = ulid_at(self._start_ms + round((self._time_s + after_s) * 1000), rng)
+            made = wal_object_key(ulid)
             if permuted_owners(made, range(COORDINATORS))[: len(first)] == first:
                 return made
 
-    def of(partition: int, records: int, producer: int = -1, *, again: bool = False) -> BatchExtent:
+    def of(
+        self, partition: int, records: int, producer: int = -1, *, again: bool = False
+    ) -> BatchExtent:
         sequence = -1
         if producer >= 0:
             at = (partition, producer)
-            sequence = sequences.get(at, 0) - (records if again else 0)
-            sequences[at] = sequence + records
+            sequence = self._sequences.get(at, 0) - (records if again else 0)
+            self._sequences[at] = sequence + records
         return batch(
             TopicIdPartition(KEPT, partition), records, producer=producer, sequence=sequence
         )
 
-    def file(*batches: BatchExtent, owners: Sequence[int] = (), first: int = 0) -> ops.CommitFile:
-        made = key(0.01, first)
+    def file(
+        self, *batches: BatchExtent, owners: Sequence[int] = (), first: int = 0
+    ) -> ops.CommitFile:
+        made = self.key(0.01, first)
         placed, position = [], 16
         for one in batches:
             placed.append(one._replace(byte_offset=ByteOffset(position)))
@@ -81,9 +88,22 @@ def script() -> list[Step]:
             owner_ids=permuted_owners(made, owners or range(COORDINATORS)),
         )
 
-    def commit(name: str, request: ops.CommitFile) -> None:
-        step(f"commit {name}", lambda life: life.commit(request), request=request)
+    def commit(self, name: str, request: ops.CommitFile) -> None:
+        self.step(f"commit {name}", lambda life: life.commit(request), request=request)
 
+    def transaction(self, number: int, *, is_commit: bool) -> None:
+        """Of two partitions at both coordinators, and of a group at the one that is not asked."""
+        self.step("begin a transaction", lambda life: life.begin_transaction())
+        paid = [self.of(at, 2, PAYING)._replace(transaction_number=number) for at in (0, 1)]
+        self.commit("of the transaction", self.file(*paid, self.of(2, 1)))
+        self.step("commit a group in it", lambda life: life.commit_group_in_transaction(number))
+        self.step("end the transaction", lambda life: life.end_transaction(is_commit=is_commit))
+
+
+def script() -> list[Step]:
+    """All that coordinators do, the same every time."""
+    made = _Script()
+    step, commit, file, of, key = made.step, made.commit, made.file, made.of, made.key
     step("create", lambda life: life.create(KEPT, "kept", 4))
     step("create the doomed", lambda life: life.create(DOOMED, "doomed", 2))
     step("grow", lambda life: life.grow(6))
@@ -140,12 +160,23 @@ def script() -> list[Step]:
         step(f"clean at last, {number}", lambda life: life.clean(), 61.0)
     step("commit a group again", lambda life: life.commit_group(5))
     commit("to stay", file(*(of(part, 2, 4) for part in range(6)), of(0, 1, 1)))
-    step("begin a transaction", lambda life: life.begin_transaction())
-    paid = [of(at, 2, PAYING)._replace(transaction_number=1) for at in (0, 1)]
-    commit("of the transaction", file(*paid, of(2, 1)))
-    step("commit a group in it", lambda life: life.commit_group_in_transaction())
-    step("end the transaction", lambda life: life.end_transaction())
+    made.transaction(1, is_commit=True)
     step("limit again", lambda life: life.limit(a=None, c=3.0))
     step("snapshot at last", lambda life: life.snapshot())
     step("look at last", lambda life: life.look())
-    return steps
+    return made.steps
+
+
+def transactions() -> list[Step]:
+    """One that is committed, and one that is aborted, over two coordinators."""
+    made = _Script()
+    made.step("create", lambda life: life.create(KEPT, "kept", 4))
+    for number, is_commit in ((1, True), (2, False)):
+        made.transaction(number, is_commit=is_commit)
+    return made.steps
+
+
+SCRIPTS: Final[Mapping[str, Callable[[], list[Step]]]] = {
+    "everything": script,
+    "transactions": transactions,
+}

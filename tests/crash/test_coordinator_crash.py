@@ -28,22 +28,26 @@ from tests.crash.broker_life import DOOMED, KEPT, LOG_KINDS, SETTINGS
 from tests.crash.killed_lives import ANSWERS, INVENTORY, OPENING, CrashPoint, Lives
 from tests.crash.life_script import script
 from tests.support.coordinator_model import CoordinatorModel
+from tests.support.documented_failpoints import documented_failpoints
 from tests.support.exhaustive import IS_EXHAUSTIVE
-from wal import failpoint
 from wal.clock import ManualClock
 
 pytestmark = pytest.mark.crash
 
-ELSEWHERE = ("chunk.", "upload.", "roll.", "table.", "sink.", "commit.after_answer", "notes.")
-"""Points of the write path and of tiering, which tests/crash/test_crash_points.py is about, of
-tables (tests/tiering/tables/), of Spark's sink (tests/tiering/source/) and of kept notes
-(tests/metadata/workers/test_note_keeper.py)."""
+ELSEWHERE = (
+    *("chunk.", "upload.", "commit.after_answer"),
+    *("roll.", "merge.", "compact.", "table.", "schema.", "sink."),
+    *("notes.", "transaction."),
+)
+"""Points of the write path, which tests/crash/test_crash_points.py is about, of tiering, tables and
+Spark's sink (tests/tiering/), and of notes (tests/metadata/workers/test_note_keeper.py,
+tests/metadata/coordinator/test_end_notes.py)."""
 NOT_BOTH = {"log.before_sync": "local"}
 
 
 @pytest.fixture(scope="module")
 def lives() -> Iterator[Lives]:
-    opened = Lives()
+    opened = Lives("everything")
     yield opened
     assert opened.close() == ""
 
@@ -158,15 +162,9 @@ def test_without_a_death_commits_are_answered_as_the_model_answers(
 
 @pytest.mark.parametrize("kind", LOG_KINDS)
 def test_the_script_comes_to_every_point_there_is(kind: str, lives: Lives, tmp_path: Path) -> None:
-    documented = {
-        name
-        for line in (failpoint.__doc__ or "").splitlines()
-        if line.startswith("| ") and "." in line.split("|")[1]
-        for name in line.split("|")[1].replace(" ", "").split("/")
-    }
     wanted = {
         name
-        for name in documented
+        for name in documented_failpoints()
         if not name.startswith(ELSEWHERE) and NOT_BOTH.get(name, kind) == kind
     }
     assert {point.name for point in lives.recorded(tmp_path, kind)} == wanted

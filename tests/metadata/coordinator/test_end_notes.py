@@ -16,6 +16,7 @@ from tests.support.applied_state import START_MS, AppliedState, applied_state
 from wal.chunks.kept_notes import NOTES_PREFIX, KeptNotes, decode_kept_notes, merged
 from wal.clock import ManualClock
 from wal.coordinates import TopicIdPartition
+from wal.failpoint import FailpointError, arm
 from wal.stores.memory_store import MemoryStore
 
 
@@ -78,6 +79,27 @@ async def test_each_end_is_noted_once_and_again_by_the_next_leader(tmp_path: Pat
         assert await scene.leader().note_once() == 1
         count, again = await scene.noted()
         assert (count, again.ends) == (3, (await scene.noted())[1].ends)
+
+
+@pytest.mark.parametrize("point", ["transaction.before_note", "transaction.after_note"])
+async def test_ends_over_whose_note_a_leader_dies_are_noted_by_the_next_one(
+    tmp_path: Path, point: str
+) -> None:
+    async with applied_state(tmp_path) as state:
+        scene = Scene(state)
+        (partition,) = await state.topic()
+        for number in (1, 2):
+            await scene.end(partition, number)
+        arm(f"{point}=raise")
+        try:
+            with pytest.raises(FailpointError):
+                await scene.leader().note_once()
+        finally:
+            arm("")
+        count, _ = await scene.noted()
+        assert count == (point == "transaction.after_note")
+        assert await scene.leader().note_once() == 1
+        assert numbers((await scene.noted())[1], partition) == [1, 2]
 
 
 async def test_many_ends_take_several_objects(
