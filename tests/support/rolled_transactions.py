@@ -327,9 +327,7 @@ class Rolling:
     async def consumed(self, offset: int, isolation: int, max_bytes: int = MUCH) -> list[int]:
         """The offsets of the records that a consumer gives its application, from `offset` on."""
         seen: list[int] = []
-        state = self.state.partition(self.partition)
-        is_committed = isolation == READ_COMMITTED
-        end = state.last_stable_offset if is_committed else state.high_watermark
+        end = self._end(self.state, isolation)
         while offset < end:
             data, next_offset, aborted = await self._fetch(offset, isolation, max_bytes)
             assert next_offset > offset, f"a consumer would stay at {offset}"
@@ -338,8 +336,10 @@ class Rolling:
         assert offset == end
         return seen
 
-    async def consumed_by_turns(self, offset: int, max_bytes: int = MUCH) -> list[int]:
-        """The same of committed records, fetched by turns from a follower and from the leader.
+    async def consumed_by_turns(
+        self, offset: int, isolation: int, max_bytes: int = MUCH
+    ) -> list[int]:
+        """The same, fetched by turns from a follower and from the leader.
 
         The follower is one metadata batch behind: it knows nothing of the last record, marker or
         segment.
@@ -347,18 +347,25 @@ class Rolling:
         await self.follower.follow(self.state, self._followed, behind=1)
         self._followed = max(len(self.state.batches) - 1, 0)
         seen: list[int] = []
-        end = self.state.partition(self.partition).last_stable_offset
+        end = self._end(self.state, isolation)
         is_followers_turn = True
         while offset < end:
-            known = self.follower.image.partitions.get(self.partition)
-            knows_more = known is not None and offset < known.last_stable_offset
+            knows_more = offset < self._end(self.follower, isolation)
             at = self.follower if is_followers_turn and knows_more else self.state
-            data, next_offset, aborted = await self._fetch(offset, READ_COMMITTED, max_bytes, at)
+            data, next_offset, aborted = await self._fetch(offset, isolation, max_bytes, at)
             assert next_offset > offset, f"a consumer would stay at {offset}"
             seen += _given(data, offset, aborted)
             offset = next_offset
             is_followers_turn = not is_followers_turn
         return seen
+
+    def _end(self, at: AppliedState, isolation: int) -> int:
+        """Behind what a reader may see there."""
+        known = at.image.partitions.get(self.partition)
+        if known is None:
+            return 0
+        is_committed = isolation == READ_COMMITTED
+        return known.last_stable_offset if is_committed else known.high_watermark
 
     async def find(
         self,

@@ -470,6 +470,33 @@ async def test_a_new_leader_gives_what_is_open_ten_seconds_and_goes_by_the_log(
         assert aborted.state == TransactionState.COMPLETE_ABORT
 
 
+async def test_what_begins_under_a_new_leader_has_its_own_time_alone(at: TransactionBench) -> None:
+    at.bench.clock.advance(0.001)
+    await at.asked.init_producer(InitProducer("short", 1_000, 7))
+    added = await at.asked.add_to_transaction(
+        AddToTransaction("short", 7, 0, [TransactionPartition(await at.bench.partition(), HERE)])
+    )
+    assert added.error is None
+    at.bench.clock.advance(1)
+    (aborted,) = await at.asked.abort_timed_out(10)
+    assert aborted.transactional_id == "short"
+
+
+async def test_a_wall_clock_that_jumps_ends_nothing_and_keeps_nothing_open(
+    at: TransactionBench,
+) -> None:
+    await at.init()
+    await at.add(await at.bench.partition())
+    at.bench.clock.step_wall(86_400)
+    assert await at.asked.abort_timed_out(10) == []
+    at.bench.clock.step_wall(-2 * 86_400)
+    at.bench.clock.advance(TIMEOUT_MS / 1000 - 1)
+    assert await at.asked.abort_timed_out(10) == []
+    at.bench.clock.advance(1)
+    (aborted,) = await at.asked.abort_timed_out(10)
+    assert aborted.state == TransactionState.COMPLETE_ABORT
+
+
 async def test_an_abort_is_of_one_transaction(at: TransactionBench) -> None:
     partition = await at.bench.partition()
     await at.init()
