@@ -13,10 +13,12 @@ from typing import Final
 import structlog
 
 from diskless.config import Config
+from diskless.listeners.lingering import LINGERING_MAX
 from wal.errors import InvalidSettings
 
-OTHER_DESCRIPTORS: Final = 200
-"""Log, state and chunk files, the event loop, the metrics page, connections to other brokers."""
+OTHER_DESCRIPTORS: Final = 200 + LINGERING_MAX
+"""Log, state and chunk files, the event loop, the metrics page, connections to other brokers, and
+those of clients that are counted no more."""
 
 log = structlog.get_logger(__name__)
 

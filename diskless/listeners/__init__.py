@@ -4,6 +4,7 @@
 - `listeners`: from the configuration to bound sockets, or to the line that says what is wrong
 - `exposure`: which of them may not be open to other machines
 - `listening`: takes connections from a socket; `acceptor`: admits who may connect
+- `lingering`: closes them so that clients read what they were sent last
 - `connection_limits`: who may; `pending_logins`: how many may be about to log in
 
 TLS, from the socket up:

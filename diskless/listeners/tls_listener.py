@@ -11,6 +11,7 @@ closed at once.
 import asyncio
 import socket
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -47,13 +48,15 @@ class TlsListener:
     handshakes: Handshakes
     scratch: Scratch
     timeout_s: float
+    close: Callable[[asyncio.Transport], None]
+    """Closes the socket behind what was sent last; see `Lingering.close`."""
 
     async def connect(
         self, client: socket.socket, address: str, protocol: asyncio.BufferedProtocol
     ) -> None:
         """Returns when `protocol` has its transport. Raises Refused, OSError."""
         async with self.handshakes.turn(address):
-            stream = TlsStream(self.keys.server, protocol, self.scratch)
+            stream = TlsStream(self.keys.server, protocol, self.scratch, self.close)
             loop = asyncio.get_running_loop()
             await loop.connect_accepted_socket(lambda: stream, client)
             try:

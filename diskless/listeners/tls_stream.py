@@ -61,13 +61,23 @@ class Scratch:
         self.view: Final = memoryview(bytearray(SCRATCH_BYTES))
 
 
+def _close(transport: asyncio.Transport) -> None:
+    transport.close()
+
+
 class TlsStream(asyncio.BufferedProtocol, asyncio.Transport):
     """See above."""
 
     def __init__(
-        self, context: ssl.SSLContext, protocol: asyncio.BufferedProtocol, scratch: Scratch
+        self,
+        context: ssl.SSLContext,
+        protocol: asyncio.BufferedProtocol,
+        scratch: Scratch,
+        close: Callable[[asyncio.Transport], None] = _close,
     ) -> None:
+        """`close` closes the socket's transport when the last that was written was sent."""
         super().__init__()
+        self._close = close
         self._protocol = protocol
         self._scratch = scratch.view
         self._incoming = ssl.MemoryBIO()
@@ -177,6 +187,10 @@ class TlsStream(asyncio.BufferedProtocol, asyncio.Transport):
     def get_write_buffer_size(self) -> int:
         sending = 0 if self._socket is None else self._socket.get_write_buffer_size()
         return self._unsent_bytes + sending
+
+    def can_write_eof(self) -> bool:
+        """TLS ends both halves with its close_notify; the socket is another matter."""
+        return False
 
     def write(self, data: Buffer) -> None:
         self.writelines((data,))
@@ -339,4 +353,4 @@ class TlsStream(asyncio.BufferedProtocol, asyncio.Transport):
             # The client's own goodbye is not waited for.
             pass
         self._flush()
-        self._socket.close()
+        self._close(self._socket)

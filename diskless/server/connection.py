@@ -239,7 +239,7 @@ class Connection(asyncio.BufferedProtocol):
             self._outbox.send()
             self._backlog.turn_ended(len(self._queue), self._last_activity, is_more=is_more)
             self._shared.turns.served(self, self._last_activity)
-            if self._is_finishing and not len(self._queue):
+            if self._is_finishing and not len(self._queue) and not self._is_write_blocked:
                 self.close()
         if self._is_closed:
             return len(self._queue) > 0
@@ -471,14 +471,14 @@ class Connection(asyncio.BufferedProtocol):
         self.close()
 
     def close(self) -> None:
-        """End the connection now; what was handed to the socket is still sent if it fits."""
-        if self._transport is None:
+        """End the connection now; its client can read what fits into the socket: see Lingering."""
+        if self._transport is None or self._is_closed:
             return
         if self._is_write_blocked:
             self._transport.abort()
         else:
             self._outbox.send()
-            self._transport.close()
+            self._shared.lingering.close(self._transport)
         self._abandon()
 
     def abort(self) -> None:

@@ -5,7 +5,8 @@
 
 The broker enters it last and leaves it first: while it stops, requests under way still need
 everything behind the handlers. Leaving it closes the listeners, lets every connection answer what
-it was asked (a waiting Fetch ends early), and aborts what is left at `server.stop.timeout.ms`.
+it was asked (a waiting Fetch ends early), and aborts what is left at `server.stop.timeout.ms`. A
+connection that ends lingers (`diskless/listeners/lingering.py`), and counts no more.
 
 Every task of a request belongs to the server's task group, so no request outlives the server.
 """
@@ -33,6 +34,7 @@ from diskless.listeners.connection_limits import (
     parse_ip_overrides,
 )
 from diskless.listeners.handshakes import Handshakes
+from diskless.listeners.lingering import Lingering
 from diskless.listeners.listeners import Listener
 from diskless.listeners.listening import Listening
 from diskless.listeners.pending_logins import PendingLogins
@@ -55,7 +57,7 @@ from diskless.server.response_budget import ResponseBudget
 from diskless.server.server_metrics import ServerMetrics
 from diskless.server.server_settings import ServerSettings
 from diskless.server.shared import Shared
-from diskless.server.unread import UnreadCutter
+from diskless.server.unread import UnreadCutter, unacknowledged_bytes
 from diskless.shared.connection_counts import ConnectionCounts
 from wal.chunks.buffer import BufferPool
 from wal.chunks.seal_policy import Arrivals
@@ -202,6 +204,11 @@ class KafkaServer:
         self._all_gone.set()
         self._stack = AsyncExitStack()
         self._tasks = asyncio.TaskGroup()
+        self._lingering = Lingering(
+            clock,
+            outstanding_bytes=unacknowledged_bytes,
+            unsent_max_s=settings.request_receive_timeout_ms / 1000,
+        )
         turns = Turns(clock, asyncio.get_running_loop())
         self._shared = Shared(
             made=self._made,
@@ -215,6 +222,7 @@ class KafkaServer:
             responses=ResponseBudget(settings.fetched_max_bytes, clock),
             arrivals=arrivals or Arrivals(),
             logins=logins,
+            lingering=self._lingering,
             turns=turns,
             read_turns=ReadTurns(clock, lambda: turns.are_others_served),
             problems=ProblemLog(clock),
@@ -329,6 +337,7 @@ class KafkaServer:
     def _sweep_in_steps(self) -> Iterator[None]:
         """The same a few connections at a time, for thousands take milliseconds."""
         now = self._clock.monotonic()
+        self._lingering.sweep(now)
         for number, connection in enumerate(list(self._connections), start=1):
             connection.sweep(now)
             if not number % _SWEEP_STEP:
@@ -381,6 +390,7 @@ class KafkaServer:
             handshakes=self._handshakes,
             scratch=self._scratch,
             timeout_s=self._handshake_timeout_s,
+            close=self._lingering.close,
         )
 
     async def _sweep_for_ever(self) -> None:
@@ -403,12 +413,19 @@ class KafkaServer:
         try:
             async with asyncio.timeout(self._settings.stop_timeout_ms / 1000):
                 await self._all_gone.wait()
+                await self._lingering.stop()
         except TimeoutError:
-            _log.warning("connections aborted at stop", count=len(self._connections))
-            for connection in list(self._connections):
-                connection.abort()
-            await self._all_gone.wait()
-            # Handlers that clients no longer wait for may still be waiting for a store that is out.
-            for task in self._shared.handlers.running:
-                task.cancel()
+            if self._connections:
+                await self._abort_all()
+        finally:
+            self._lingering.end()
         await self._shared.turns.empty()
+
+    async def _abort_all(self) -> None:
+        _log.warning("connections aborted at stop", count=len(self._connections))
+        for connection in list(self._connections):
+            connection.abort()
+        await self._all_gone.wait()
+        # Handlers that clients no longer wait for may still be waiting for a store that is out.
+        for task in self._shared.handlers.running:
+            task.cancel()

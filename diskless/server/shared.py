@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from diskless.audit.audit_log import SessionAudit
+from diskless.listeners.lingering import Lingering
 from diskless.loop.read_turns import ReadTurns
 from diskless.loop.turns import Turns
 from diskless.quotas.request_meter import ClientLimits
@@ -40,6 +41,7 @@ class Shared(Generic[_Connection]):
     arrivals: Arrivals
     logins: Mapping[str, LoginRules]
     """By the name of the listener, where clients must log in."""
+    lingering: Lingering
     turns: Turns
     read_turns: ReadTurns
     problems: ProblemLog

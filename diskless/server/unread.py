@@ -77,7 +77,13 @@ def unsent_and_unread(transport: asyncio.Transport | None) -> tuple[int, int]:
     unsent = 0 if transport is None else transport.get_write_buffer_size()
     if not unsent or transport is None:
         return unsent, unsent
-    return unsent, unsent + kernel_outstanding_bytes(transport.get_extra_info("socket").fileno())
+    return unsent, unacknowledged_bytes(transport)
+
+
+def unacknowledged_bytes(transport: asyncio.Transport) -> int:
+    """Returns what its peer has not acknowledged; the end of our half of a stream is a byte too."""
+    unsent = transport.get_write_buffer_size()
+    return unsent + kernel_outstanding_bytes(transport.get_extra_info("socket").fileno())
 
 
 def kernel_outstanding_bytes(descriptor: int) -> int:

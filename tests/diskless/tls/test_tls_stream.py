@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from diskless.listeners.lingering import Lingering
 from diskless.listeners.tls_stream import Scratch, TlsStream
+from diskless.server.unread import unacknowledged_bytes
 from tests.support.certificates import Certificates
 from tests.support.server_tests import on_both_loops
 from tests.support.until import until
@@ -204,3 +207,38 @@ async def test_bytes_that_are_no_tls_end_the_connection(
         await upper.lost
         assert upper.told == ["made", "lost"]
         assert not upper.received
+
+
+@on_both_loops
+async def test_who_has_more_on_its_way_reads_the_last_answer_and_that_it_was_the_last(
+    server: ssl.SSLContext, certificates: Certificates
+) -> None:
+    lingering = Lingering(SystemClock(), outstanding_bytes=unacknowledged_bytes, unsent_max_s=30)
+    upper = Upper()
+    upper.pauses_at = 1
+
+    def talk(address: tuple[str, int]) -> tuple[bytes, bytes]:
+        with (
+            socket.create_connection(address, timeout=DEADLINE_S) as plain,
+            certificates.context().wrap_socket(
+                plain, server_hostname="localhost", suppress_ragged_eofs=False
+            ) as client,
+        ):
+            client.sendall(bytes(200_000))
+            return client.recv(100), client.recv(100)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        talking = asyncio.create_task(asyncio.to_thread(talk, listener.getsockname()))
+        end, _ = await asyncio.to_thread(listener.accept)
+    async with asyncio.timeout(DEADLINE_S):
+        stream = TlsStream(server, upper, Scratch(), lingering.close)
+        await asyncio.get_running_loop().connect_accepted_socket(lambda: stream, end)
+        await stream.secured
+        stream.begin()
+        await until(lambda: not stream.is_reading())
+        stream.write(b"the last answer")
+        stream.close()
+        assert len(lingering) == 1
+        assert await talking == (b"the last answer", b"")
+        await upper.lost
+        await until(lambda: not len(lingering))
