@@ -197,7 +197,12 @@ def test_policies_allow_all_that_is_needed(
     for role in ("console", "tiering", "reader", "sink"):
         given = reader if role == "reader" else credentials(role)
         sees_wal = role == "console"
-        assert_kept_from_metadata(s3_client_of(minio_endpoint, given), bucket, keys, sees_wal)
+        client = s3_client_of(minio_endpoint, given)
+        assert_kept_from_metadata(client, bucket, keys, sees_wal)
+        if role != "tiering":
+            # The newest records of every topic.
+            assert_kept_from(client, bucket, keys, "wal")
+        client.close()
     segments = fs.S3FileSystem(
         access_key=reader["AWS_ACCESS_KEY_ID"],
         secret_key=reader["AWS_SECRET_ACCESS_KEY"],
@@ -227,15 +232,21 @@ def s3_client_of(endpoint: str, given: Mapping[str, str]) -> BaseClient:
     )
 
 
+def assert_kept_from(s3: BaseClient, bucket: str, keys: Sequence[str], folder: str) -> None:
+    """What is in a folder is not read."""
+    below = [key for key in keys if key.startswith(f"{PREFIX}/{folder}/")]
+    assert below
+    for key in below:
+        with pytest.raises(ClientError, match=r"Access ?Denied"):
+            s3.get_object(Bucket=bucket, Key=key)
+
+
 def assert_kept_from_metadata(
     s3: BaseClient, bucket: str, keys: Sequence[str], sees_wal: bool
 ) -> None:
     """Neither the cluster's secret nor users, nor their names, nor what else is in the bucket."""
-    below_meta = [key for key in keys if key.startswith(f"{PREFIX}/meta/")]
-    assert any("/log/" in key for key in below_meta)
-    for key in below_meta:
-        with pytest.raises(ClientError, match=r"Access ?Denied"):
-            s3.get_object(Bucket=bucket, Key=key)
+    assert any(key.startswith(f"{PREFIX}/meta/") and "/log/" in key for key in keys)
+    assert_kept_from(s3, bucket, keys, "meta")
     with pytest.raises(ClientError, match=r"Access ?Denied"):
         s3.put_object(Bucket=bucket, Key=f"{PREFIX}/meta/secret/2", Body=b"1 00\n")
     hidden = [
@@ -243,9 +254,10 @@ def assert_kept_from_metadata(
         PREFIX,
         f"{PREFIX}/",
         f"{PREFIX}/meta/",
+        f"{PREFIX}/notes/",
+        f"{PREFIX}/staged/",
         *([] if sees_wal else [f"{PREFIX}/wal/"]),
     ]
     for prefix in hidden:
         with pytest.raises(ClientError, match=r"Access ?Denied"):
             s3.list_objects_v2(Bucket=bucket, Prefix=prefix)
-    s3.close()
