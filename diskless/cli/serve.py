@@ -36,6 +36,7 @@ from diskless.workers.worker import live
 from wal.clock import SystemClock
 from wal.errors import DisklessError, InvalidSettings
 from wal.failpoint import arm_from_environment
+from wal.security.security_protocol import SecurityProtocol
 
 log = structlog.get_logger(__name__)
 
@@ -168,11 +169,15 @@ def _print_ready(broker: BrokerParts) -> None:
             + storage.start_problem
         )
     print(ready, flush=True)
+    kcat, command = f"kcat -b {address}", f"diskless topic list --bootstrap {address}"
+    if base.listeners[0].protocol is not SecurityProtocol.PLAINTEXT:
+        # With what a client has to know: the same file for both.
+        kcat, command = f"kcat -F FILE -b {address}", f"{command} --command-config FILE"
     print("next:", flush=True)
-    print(f"  kcat -b {address} -L                        what is there")
-    print(f"  kcat -b {address} -t first -P               type lines, ctrl-D sends them")
-    print(f"  kcat -b {address} -t first -C -e            read them back")
-    print(f"  diskless topic list --bootstrap {address}", flush=True)
+    print(f"  {kcat} -L                        what is there")
+    print(f"  {kcat} -t first -P               type lines, ctrl-D sends them")
+    print(f"  {kcat} -t first -C -e            read them back")
+    print(f"  {command}", flush=True)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:

@@ -108,6 +108,8 @@ def test_ten_commands_make_a_broker_with_tls_users_and_rules(tmp_path: Path) -> 
     with in_background(listed[serve].removesuffix(" &"), tmp_path):
         for command in listed[serve + 1 :]:
             run(command, tmp_path)
+        next_command = f"diskless topic list --bootstrap {address} --command-config FILE"
+        assert next_command in (tmp_path / "broker.log").read_text()
         shop = client(tmp_path, "shop", address)
         assert produced(shop, "orders") is None
         refused = produced(shop, "other")
