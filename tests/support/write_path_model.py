@@ -8,7 +8,8 @@ they decide when something happens:
 - A request reaches the broker at WIRE_BYTES_PER_S, one after the other.
 - A chunk is put in PUT_S, up to a fifth more, and its bytes at BYTES_PER_S; at most
   `wal.upload.concurrency` at a time.
-- A commit takes COMMIT_S, one at a time, in seal order, for all chunks that are stored by then.
+- A commit takes COMMIT_S, or as long as a test says, one at a time, in seal order, for all chunks
+  that are stored by then.
 
 A model that left out what counts would be worth nothing; what it gave for the paced producers of
 docs/clients.md (94 / 126 ms and 59 / 81 ms) is what a real broker had shown on MinIO.
@@ -56,8 +57,9 @@ class _Chunk:
 class ModelBroker:
     """Takes requests of one batch each, and answers when the model has committed them."""
 
-    def __init__(self, settings: WalSettings) -> None:
+    def __init__(self, settings: WalSettings, commit_s: float) -> None:
         self._settings = settings
+        self._commit_s = commit_s
         self._arrivals = Arrivals()
         self._policy = SealPolicy(settings, self._arrivals)
         self._rng = random.Random(1)
@@ -146,13 +148,13 @@ class ModelBroker:
                 await self._submitted.wait()
             await self._lane[0].stored
             stored = list(itertools.takewhile(lambda chunk: chunk.stored.done(), self._lane))
-            await asyncio.sleep(COMMIT_S)
+            await asyncio.sleep(self._commit_s)
             answers = [answer for chunk in stored for answer in chunk.answers]
             for _ in stored:
                 self._lane.popleft()
             for answer in answers:
                 answer.set_result(None)
-            self._policy.answered(len(answers), _now())
+            self._policy.answered(len(answers), _now(), len(stored))
             self._wake.set()
 
 
@@ -203,7 +205,12 @@ class Waits(NamedTuple):
 
 
 def paced(
-    settings: WalSettings, *, partitions: int, in_flight: int = 5, seconds: float = 12.0
+    settings: WalSettings,
+    *,
+    partitions: int,
+    in_flight: int = 5,
+    seconds: float = 12.0,
+    commit_s: float = COMMIT_S,
 ) -> Waits:
     """1 MB/s of records of 1 KiB without linger, by librdkafka's rules.
 
@@ -239,7 +246,7 @@ def paced(
                 serve()
                 await asyncio.sleep(1 / 1024)
 
-    broker, _ = _run(settings, load)
+    broker, _ = _run(settings, load, commit_s)
     # Without those of a new connection's first quarter.
     quantiles = statistics.quantiles(waits[len(waits) // 4 :], n=100)
     return Waits(quantiles[49] * 1_000, quantiles[98] * 1_000, broker.sealed)
@@ -257,13 +264,15 @@ def most_in_a_second(sealed: list[Sealed]) -> int:
 
 
 def _run(
-    settings: WalSettings, load: Callable[[ModelBroker], Awaitable[None]]
+    settings: WalSettings,
+    load: Callable[[ModelBroker], Awaitable[None]],
+    commit_s: float = COMMIT_S,
 ) -> tuple[ModelBroker, float]:
     """The broker after the load, and the seconds that it took."""
     brokers: list[ModelBroker] = []
 
     async def main() -> None:
-        broker = ModelBroker(settings)
+        broker = ModelBroker(settings, commit_s)
         brokers.append(broker)
         running = asyncio.create_task(broker.run())
         await load(broker)

@@ -12,7 +12,8 @@ A chunk may be sealed, whichever comes first:
   the producers who were answered last have sent as many batches again, or had ANSWERED_S to do so
   (those of large batches, which take long to build: pause for QUIET_S)
 - early, in a pause: when no Produce arrived, whole or in part, in the last QUIET_S seconds, the
-  chunk has `wal.commit.early.bytes`, and fewer than `wal.commit.early.chunks` are under way
+  chunk has `wal.commit.early.bytes`, and fewer than `wal.commit.early.chunks` are under way;
+  a small one only if the budget lasts for as many as are under way then, all the time
 - early, when it is large (`wal.puts.large.bytes`) and fewer than `wal.upload.concurrency` are under
   way
 - `wal.commit.interval.ms` after its first batch
@@ -25,6 +26,10 @@ something to do, chunks grow again, up to `wal.chunk.max.bytes`.
 
 Why wait for who was answered: producers send again what they may have in flight. Their batches
 would just miss a chunk that is sealed with the answer, and wait for two commits instead of one.
+
+Why the budget must last: producers who are answered apart from each other stay apart. Were two
+small chunks under way where the budget lasts for one and a half in the time of an answer, each
+would wait for it again and again, where one chunk with the batches of both waits for nothing.
 
 With `wal.commit.early=false` only the first and the last of these hold. Where a PUT takes a few
 milliseconds of this machine's processors and not of another's, a second small chunk beside the
@@ -54,6 +59,8 @@ ANSWERED_S: Final = 1e-3
 """A client on the same host answers an answer within it."""
 _LARGE_BYTES: Final = 256 << 10
 """A chunk of this size holds large batches, or very many."""
+_NEWEST_SHARE: Final = 1 / 8
+"""What the last answer counts in how long answers take."""
 _BURST_SHARE: Final = 5
 """A second's budget divided by this may come at once,"""
 _BURST_MAX: Final = 10
@@ -136,6 +143,9 @@ class SealPolicy:
         self._budget = PutBudget(settings.puts_per_second_max)
         self._awaited = 0
         self._awaited_until = -math.inf
+        # When those under way were sealed, the oldest first; seconds until an answer, once known.
+        self._sealed_at: deque[float] = deque()
+        self._answer_s = math.inf
 
     def seal_at(self, chunk: OpenChunk, *, under_way: int, is_behind: bool) -> float:
         """When the chunk may be sealed if nothing happens until then; infinite for "not before".
@@ -143,6 +153,8 @@ class SealPolicy:
         `under_way` counts chunks that are sealed and not answered yet.
         """
         settings = self._settings
+        while len(self._sealed_at) > under_way:
+            self._sealed_at.popleft()  # Lost, and never answered.
         is_large = self._is_large(chunk.data_bytes)
         available_at = -math.inf if is_large else self._budget.available_at()
         if chunk.is_full:
@@ -159,6 +171,7 @@ class SealPolicy:
             elif (
                 under_way < settings.commit_early_chunks
                 and chunk.data_bytes >= settings.commit_early_bytes
+                and (chunk.data_bytes >= _LARGE_BYTES or self._lasts_for(under_way + 1))
             ):
                 seal_at = min(seal_at, max(whole_at, chunk.appended_at + QUIET_S))
         return max(seal_at, available_at)
@@ -171,8 +184,16 @@ class SealPolicy:
             return max(self._awaited_until, chunk.appended_at + QUIET_S)
         return self._awaited_until
 
-    def answered(self, batches: int, now: float) -> None:
-        """The producers of this number of batches have their answers."""
+    def _lasts_for(self, chunks: int) -> bool:
+        """Whether the budget lasts for this number of chunks under way at any time."""
+        return self._answer_s * self._settings.puts_per_second_max >= chunks
+
+    def answered(self, batches: int, now: float, chunks: int = 1) -> None:
+        """The producers of this number of batches, of the oldest chunks, have their answers."""
+        for _ in range(min(chunks, len(self._sealed_at))):
+            took_s = now - self._sealed_at.popleft()
+            known_s = self._answer_s if self._answer_s < math.inf else took_s
+            self._answer_s = known_s + _NEWEST_SHARE * (took_s - known_s)
         self._awaited = batches
         self._awaited_until = now + ANSWERED_S
 
@@ -182,6 +203,7 @@ class SealPolicy:
 
     def sealed(self, now: float, data_bytes: int) -> None:
         """A chunk of this size is being sealed."""
+        self._sealed_at.append(now)
         if not self._is_large(data_bytes):
             self._budget.take(now)
 

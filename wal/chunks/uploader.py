@@ -180,7 +180,7 @@ class Uploader:
         self.waiting_bytes = 0
         """Of the chunks that are not put away, as `wal.buffer.max.bytes` counts them."""
         self._waiting_chunks = 0
-        self._on_progress: Callable[[int], None] = lambda answered: None
+        self._on_progress: Callable[[int, int], None] = lambda answered, chunks: None
         # Counted since the start.
         self.uploads = 0
         self.upload_bytes = 0
@@ -234,8 +234,8 @@ class Uploader:
         else:
             chunk.is_stored = True
 
-    def listen(self, on_progress: Callable[[int], None]) -> None:
-        """Call this with the number of batches that were answered, when their chunks were."""
+    def listen(self, on_progress: Callable[[int, int], None]) -> None:
+        """Call this with the numbers of batches and of chunks that were answered, each time."""
         self._on_progress = on_progress
 
     @property
@@ -379,7 +379,8 @@ class Uploader:
                 self._lane.popleft()
             self._settled.append(_Settled(entries, refused))
             self._has_settled.set()
-            self._on_progress(sum([entry.chunk.batch_count for entry in entries]))
+            answered = sum([entry.chunk.batch_count for entry in entries])
+            self._on_progress(answered, len(entries))
 
     async def _put_chunks_away(self) -> None:
         """Beside the commits, none of which has to wait for it; small chunks several at once."""

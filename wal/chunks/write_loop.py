@@ -214,10 +214,10 @@ class WriteLoop:
         self._wake.set()
         await future
 
-    def look_again(self, answered: int = 0) -> None:
-        """See what may be sealed now that `answered` batches were answered."""
+    def look_again(self, answered: int = 0, chunks: int = 0) -> None:
+        """See what may be sealed now that `answered` batches were, of the oldest chunks."""
         if answered:
-            self._policy.answered(answered, self._clock.monotonic())
+            self._policy.answered(answered, self._clock.monotonic(), chunks)
         if self._writer is not None:
             self._wake.set()
 

@@ -161,6 +161,34 @@ def test_a_chunk_that_waits_for_the_budget_grows_within_bounds() -> None:
     assert bed.policy.bytes_max(10.5) == 1500
 
 
+def test_small_chunks_follow_each_other_in_a_pause_while_the_budget_lasts() -> None:
+    settings = replace(EARLY, puts_per_second_max=20, commit_early_bytes=0, commit_early_chunks=9)
+
+    def bed(answer_s: float) -> Bed:
+        bed = Bed(settings)
+        bed.policy.sealed(10.0 - 2 - answer_s, 1)
+        bed.policy.answered(1, 10.0 - 2, 1)
+        for _ in range(2):
+            bed.policy.sealed(10.0 - 1, 1)
+        return bed
+
+    # 20 a second are two in 0.1 s, and three in 0.15.
+    assert bed(0.11).wait_s(under_way=1) == pytest.approx(QUIET_S)
+    assert bed(0.16).wait_s(under_way=2) == pytest.approx(QUIET_S)
+    assert bed(0.1).wait_s(1 << 20, under_way=2) == pytest.approx(QUIET_S)
+    assert bed(0.14).wait_s(under_way=2) == pytest.approx(INTERVAL_S)
+
+
+def test_a_chunk_that_was_lost_is_no_answer_that_takes_long() -> None:
+    bed = Bed(replace(EARLY, puts_per_second_max=20, commit_early_bytes=0, commit_early_chunks=9))
+    bed.policy.sealed(1.0, 1)
+    bed.policy.sealed(9.9, 1)
+    bed.wait_s(under_way=1)
+    bed.policy.answered(1, 9.96, 1)
+    bed.policy.sealed(9.97, 1)
+    assert bed.wait_s(under_way=1) == pytest.approx(INTERVAL_S)
+
+
 LARGE = replace(EARLY, puts_per_second_max=1, puts_large_bytes=500, upload_concurrency=3)
 
 

@@ -21,6 +21,15 @@ def test_a_slow_producer_has_the_whole_budget_and_waits_for_two_puts() -> None:
     assert most_in_a_second(waits.sealed) == 20
 
 
+@pytest.mark.parametrize("puts_per_s", [20, 60])
+def test_who_waits_for_a_put_of_metadata_too_is_not_kept_apart_by_the_budget(
+    puts_per_s: int,
+) -> None:
+    settings = replace(ON_S3, puts_per_second_max=puts_per_s)
+    waits = paced(settings, partitions=4, commit_s=0.005 + PUT_MS / 1_000)
+    assert waits.p50_ms <= 3.5 * PUT_MS + 10
+
+
 def test_producers_of_large_batches_get_what_is_in_flight_by_the_latency() -> None:
     flow = bulk(ON_S3, producers=8, mib=384)
     # Were nothing ever waiting, each of eight connections would carry an eighth.

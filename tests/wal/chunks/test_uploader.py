@@ -53,17 +53,17 @@ async def test_chunks_are_under_way_until_they_are_answered_and_each_answer_is_t
     tmp_path: Path,
 ) -> None:
     rig = Rig(tmp_path)
-    told: list[tuple[int, int]] = []
-    rig.uploader.listen(lambda batches: told.append((batches, rig.uploader.under_way)))
+    told: list[tuple[int, ...]] = []
+    rig.uploader.listen(lambda *answered: told.append((*answered, rig.uploader.under_way)))
     await rig.uploader.submit(rig.chunk(3))
     assert rig.uploader.under_way == 1
     async with running(rig):
         await until(lambda: len(told) == 1)
-        assert told == [(3, 0)]
+        assert told == [(3, 1, 0)]
         rig.outcomes.before_commit = _refuse
         await rig.uploader.submit(rig.chunk(2))
         await until(lambda: len(told) == 2)
-        assert told[1:] == [(2, 0)]
+        assert told[1:] == [(2, 1, 0)]
     rig.check_each_token_once()
 
 
