@@ -134,6 +134,7 @@ class Pipeline:
         """`replica` is open and has applied all of `log`, which this process leads."""
         self._replica = replica
         self._log = log
+        self._thread_log = log if isinstance(log, ThreadLog) else None
         self._clock = clock
         self._settings = settings
         self._view = SpeculativeView(replica.image)
@@ -386,10 +387,10 @@ class Pipeline:
                     group.may_be_durable = True
                 failpoint("commit.before_log")
                 try:
-                    if isinstance(self._log, ThreadLog) and self._is_alone(groups):
+                    if self._thread_log is not None and self._is_alone(groups):
                         merged = partial(self._view.retire, groups[0].number)
                         changes = await append_and_apply(
-                            self._log, self._replica, batches, on_merged=merged
+                            self._thread_log, self._replica, batches, on_merged=merged
                         )
                     else:
                         await self._append(batches)

@@ -81,6 +81,7 @@ class ObservedStore:
 
     def __init__(self, store: ObjectStore, reach: StoreReach) -> None:
         self._store = store
+        self._thread_puts = store if isinstance(store, ThreadPuts) else None
         self._reach = reach
 
     @property
@@ -97,19 +98,19 @@ class ObservedStore:
     @property
     def thread_puts(self) -> ThreadPuts | None:
         """This store, if the one behind it takes puts in a thread."""
-        return self if isinstance(self._store, ThreadPuts) else None
+        return None if self._thread_puts is None else self
 
     def put_in_thread(
         self, key: ObjectKey, body: ObjectBody, abandoned: Callable[[], bool]
     ) -> None:
         """See `ThreadPuts`."""
-        assert isinstance(self._store, ThreadPuts)
-        self._store.put_in_thread(key, body, abandoned)
+        assert self._thread_puts is not None
+        self._thread_puts.put_in_thread(key, body, abandoned)
 
     def put_noted(self, length_bytes: int) -> None:
         """See `ThreadPuts`."""
-        assert isinstance(self._store, ThreadPuts)
-        self._store.put_noted(length_bytes)
+        assert self._thread_puts is not None
+        self._thread_puts.put_noted(length_bytes)
         self._reach.answered(wrote=True)
 
     async def get(self, key: ObjectKey) -> bytes:
