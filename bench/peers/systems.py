@@ -21,7 +21,7 @@ import psutil
 from bench.tools.broker import BenchBroker
 from bench.tools.raw_client import API_VERSIONS
 from demo.broker_process import free_port
-from tests.support.jvm import JvmUnavailable, java_command, resolve
+from tests.support.clients.jvm import JvmUnavailable, java_command, resolve
 
 KAFKA_VERSION: Final = "4.3.0"
 KAFKA_HEAP: Final = "1g"

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import pytest
 from confluent_kafka.admin import NewTopic
 
-from tests.support.client_matrix import (
+from tests.support.clients.client_matrix import (
     CONSUMER_GROUP_HEARTBEAT,
     OWN,
     RELEASES,
@@ -26,11 +26,11 @@ from tests.support.client_matrix import (
     readers,
     serves,
 )
+from tests.support.clients.java_client import JavaKafka
+from tests.support.clients.jvm import KAFKA_VERSIONS, JvmUnavailable, kafka_tools
+from tests.support.clients.kafkajs import KafkaJs, node_process
+from tests.support.clients.kcat import Kcat, kcat_or_skip
 from tests.support.exhaustive import IS_EXHAUSTIVE
-from tests.support.java_client import JavaKafka
-from tests.support.jvm import KAFKA_VERSIONS, JvmUnavailable, kafka_tools
-from tests.support.kafkajs import KafkaJs, node_process
-from tests.support.kcat import Kcat, kcat_or_skip
 from tests.support.live_broker import LiveBroker
 from tests.support.stock_clients import (
     CODECS,

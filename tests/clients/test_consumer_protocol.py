@@ -21,7 +21,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from tests.support.group_members import (
+from tests.support.groups.group_members import (
     AioKafkaMember,
     ConfluentMember,
     ConsumerProtocolMember,

@@ -25,7 +25,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient
 
-from tests.support.group_members import (
+from tests.support.groups.group_members import (
     MEMBERS,
     AioKafkaMember,
     ConfluentMember,

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support.java_client import scenario
-from tests.support.jvm import KAFKA_VERSIONS, KafkaTools
+from tests.support.clients.java_client import scenario
+from tests.support.clients.jvm import KAFKA_VERSIONS, KafkaTools
 from tests.support.live_broker import LiveBroker
 from tests.support.stock_clients import ConfluentKafka, Record, confluent_admin, create_topic
 

@@ -14,9 +14,9 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from demo.broker_process import BrokerProcess
-from tests.support.java_client import JavaKafka, scenario
-from tests.support.jvm import KafkaTools
-from tests.support.kafka_commands import check_quiet
+from tests.support.clients.java_client import JavaKafka, scenario
+from tests.support.clients.jvm import KafkaTools
+from tests.support.clients.kafka_commands import check_quiet
 from tests.support.live_broker import LiveBroker
 from tests.support.stock_clients import (
     CODECS,

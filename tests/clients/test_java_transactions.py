@@ -6,7 +6,7 @@ from typing import Any, Final
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from tests.support.jvm import KafkaTools
+from tests.support.clients.jvm import KafkaTools
 from tests.support.live_broker import LiveBroker
 from tests.support.stock_clients import create_topic
 

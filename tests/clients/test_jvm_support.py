@@ -6,8 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import jvm
-from tests.support.jvm import KAFKA_VERSIONS, JvmUnavailable, KafkaTools, java_command, resolve
+from tests.support.clients import jvm
+from tests.support.clients.jvm import (
+    KAFKA_VERSIONS,
+    JvmUnavailable,
+    KafkaTools,
+    java_command,
+    resolve,
+)
 
 pytestmark = [pytest.mark.clients, pytest.mark.jvm]
 

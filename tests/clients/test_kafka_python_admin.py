@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support.group_members import Group, KafkaPythonMember, stop
+from tests.support.groups.group_members import Group, KafkaPythonMember, stop
 from tests.support.live_broker import LiveBroker, until
 from tests.support.stock_clients import ConfluentKafka, PythonTopicPartition, Record
 

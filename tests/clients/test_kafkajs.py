@@ -9,8 +9,14 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support.group_members import ConfluentMember, Group, produce, stop, values
-from tests.support.kafkajs import KafkaJs, KafkaJsError, KafkaJsMember, NodeProcess, node_process
+from tests.support.clients.kafkajs import (
+    KafkaJs,
+    KafkaJsError,
+    KafkaJsMember,
+    NodeProcess,
+    node_process,
+)
+from tests.support.groups.group_members import ConfluentMember, Group, produce, stop, values
 from tests.support.live_broker import LiveBroker, until
 from tests.support.stock_clients import ConfluentKafka, KafkaPython, Record
 

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from tests.support import stock_clients as clients
-from tests.support.kcat import Kcat, kcat_or_skip
+from tests.support.clients.kcat import Kcat, kcat_or_skip
 from tests.support.live_broker import LiveBroker
 
 pytestmark = pytest.mark.clients

@@ -17,8 +17,8 @@ from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from diskless.cli.cli import main
 from tests.support.authorization_server import AUDIENCE, CLIENT, ISSUER, AuthorizationServer, Issuer
-from tests.support.java_client import scenario
-from tests.support.jvm import KAFKA_VERSIONS, JvmUnavailable, KafkaTools
+from tests.support.clients.java_client import scenario
+from tests.support.clients.jvm import KAFKA_VERSIONS, JvmUnavailable, KafkaTools
 from tests.support.kafka_raw_client import RawClient
 from tests.support.live_broker import LiveBroker, until
 from tests.support.ports import own_port

@@ -21,8 +21,8 @@ from confluent_kafka import TopicPartition
 
 from bench.limits.deaf_clients import TOPIC, DeafClients, Innocent, fill
 from diskless.server.connection import Connection
+from tests.support.clients.jvm import NEWEST, JvmUnavailable, KafkaTools
 from tests.support.exhaustive import IS_EXHAUSTIVE
-from tests.support.jvm import NEWEST, JvmUnavailable, KafkaTools
 from tests.support.live_broker import LiveBroker, until
 from tests.support.stock_clients import TIMEOUT_S, confluent_consumer
 

@@ -1,8 +1,8 @@
 """What every API in every version tells a user with few rights: as Kafka does, and no more.
 
-`refusals_of_kafka.json` has what Kafka's own brokers tell (tests/support/refused_requests.py says
-who asks, and for what). `make test` compares ours with that; `make test-all` starts those brokers,
-and compares what they tell now with the file. With REFUSALS_WRITTEN=1 it writes the file.
+`refusals_of_kafka.json` has what Kafka's own brokers tell; `support.security.refused_requests`
+says who asks, and for what. `make test` compares ours with that; `make test-all` starts those
+brokers, and compares what they tell now with the file. With REFUSALS_WRITTEN=1 it writes the file.
 
 The file has an entry for each question, and in it one for each user: what was told, and in which
 versions. Names stand in place of ids, and lists have an order, so that it reads the same each time.
@@ -17,18 +17,18 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support.jvm import KAFKA_VERSIONS, KafkaTools
-from tests.support.kafka_broker import kafka_broker
+from tests.support.clients.jvm import KAFKA_VERSIONS, KafkaTools
+from tests.support.clients.kafka_broker import kafka_broker
 from tests.support.live_broker import LiveBroker
 from tests.support.ports import own_port
-from tests.support.refused_requests import (
+from tests.support.security.refused_requests import (
     QUESTIONS,
     Question,
     Seat,
     everything_told,
     told_of_names,
 )
-from tests.support.refused_world import PASSWORD, USERS, World
+from tests.support.security.refused_world import PASSWORD, USERS, World
 
 pytestmark = pytest.mark.clients
 

@@ -19,12 +19,12 @@ from diskless.cli.cli import main
 from metadata.acls import AclFilter
 from tests.support.authorization_server import AUDIENCE, ISSUER, Issuer
 from tests.support.certificates import LONG_AGO, Certificates
-from tests.support.jvm import KAFKA_VERSIONS, JvmUnavailable
-from tests.support.kafkajs import node_process
-from tests.support.kcat import kcat_or_skip
+from tests.support.clients.jvm import KAFKA_VERSIONS, JvmUnavailable
+from tests.support.clients.kafkajs import node_process
+from tests.support.clients.kcat import kcat_or_skip
 from tests.support.live_broker import LiveBroker, until
 from tests.support.ports import own_port
-from tests.support.secured_clients import (
+from tests.support.security.secured_clients import (
     OAUTHBEARER,
     AioKafka,
     KafkaPython,
@@ -32,7 +32,7 @@ from tests.support.secured_clients import (
     SecuredClient,
     Way,
 )
-from tests.support.secured_programs import Java, KafkaJs, KcatProgram
+from tests.support.security.secured_programs import Java, KafkaJs, KcatProgram
 
 pytestmark = pytest.mark.clients
 

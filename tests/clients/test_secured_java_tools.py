@@ -11,8 +11,8 @@ import pytest
 
 from metadata.acls import AclBinding
 from tests.support.certificates import Certificates
-from tests.support.jvm import KafkaTools
-from tests.support.kafka_commands import KafkaCommands
+from tests.support.clients.jvm import KafkaTools
+from tests.support.clients.kafka_commands import KafkaCommands
 from tests.support.live_broker import LiveBroker
 from tests.support.ports import own_port
 

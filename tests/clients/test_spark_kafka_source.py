@@ -13,10 +13,8 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
-from tests.support.committed_values import CommittedValues
-from tests.support.jvm import JvmUnavailable
+from tests.support.clients.jvm import JvmUnavailable
 from tests.support.live_broker import LiveBroker
-from tests.support.spark_kafka import SparkKafka, connector_jars
 from tests.support.stock_clients import (
     TIMEOUT_S,
     ConfluentKafka,
@@ -24,6 +22,8 @@ from tests.support.stock_clients import (
     confluent_admin,
     create_topic,
 )
+from tests.support.tiers.spark_kafka import SparkKafka, connector_jars
+from tests.support.transactions.committed_values import CommittedValues
 
 pytestmark = [pytest.mark.clients, pytest.mark.spark]
 

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.support.kafka_raw_client import RawClient
 from tests.support.live_broker import LiveBroker
-from tests.support.raw_producer import RawProducer, find_coordinator
+from tests.support.questions.raw_producer import RawProducer, find_coordinator
 from tests.support.stock_clients import QUIET, TIMEOUT_S, create_topic
 
 pytestmark = pytest.mark.clients

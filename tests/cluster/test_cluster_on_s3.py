@@ -11,15 +11,15 @@ from typing import Final
 
 import pytest
 
-from tests.support.broker_cluster import Cluster
-from tests.support.exhaustive import IS_EXHAUSTIVE
-from tests.support.live_broker import until
-from tests.support.numbered_records import (
+from tests.support.brokers.broker_cluster import Cluster
+from tests.support.clients.numbered_records import (
     PARTITIONS,
     NumberedProducer,
     assert_each_once,
     everything,
 )
+from tests.support.exhaustive import IS_EXHAUSTIVE
+from tests.support.live_broker import until
 from tests.support.s3_servers import S3Server, on_every_server
 from wal.coordinates import TopicIdPartition
 

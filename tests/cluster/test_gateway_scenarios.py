@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from metadata.clients.produce_gateways import gateway_count
-from tests.support.broker_racks import PARTITIONS, ROUNDS, Racks
+from tests.support.brokers.broker_racks import PARTITIONS, ROUNDS, Racks
 from tests.support.live_broker import until
 
 RACKS = ("a", "b", "c")

@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from demo.broker_process import BrokerProcess
-from tests.support.group_members import (
+from tests.support.groups.group_members import (
     AioKafkaMember,
     ConfluentMember,
     ConsumerProtocolMember,

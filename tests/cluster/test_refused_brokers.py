@@ -16,10 +16,10 @@ import metadata
 from demo.broker_process import BrokerError, BrokerProcess
 from metadata.metadata_version import METADATA_VERSION
 from metadata.records.control import BrokerUnregisteredRecord
-from tests.support.broker_cluster import SETTINGS, Cluster
-from tests.support.broker_racks import logged_records
+from tests.support.brokers.broker_cluster import SETTINGS, Cluster
+from tests.support.brokers.broker_racks import logged_records
+from tests.support.clients.numbered_records import NumberedProducer, assert_each_once
 from tests.support.live_broker import until
-from tests.support.numbered_records import NumberedProducer, assert_each_once
 
 
 class Stranger:

@@ -25,12 +25,12 @@ from diskless.sasl.cluster_secret import (
     encode_secret,
 )
 from metadata.clients.sasl_login import LoginRefused
-from tests.support.broker_cluster import Cluster
+from tests.support.brokers.broker_cluster import Cluster
+from tests.support.brokers.gate import Gate
 from tests.support.certificates import Certificates
-from tests.support.gate import Gate
+from tests.support.clients.steady_load import SteadyLoad, read_back
 from tests.support.live_broker import until
 from tests.support.ports import own_port
-from tests.support.steady_load import SteadyLoad, read_back
 from tiering.coordinator_client import CoordinatorClient
 from wal.clock import SystemClock
 from wal.security.client_login import ClientLogin, SaslMechanism

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.broker_racks import Racks
+from tests.support.brokers.broker_racks import Racks
 from tests.support.live_broker import until
 
 BROKERS = {1, 2, 3, 4}

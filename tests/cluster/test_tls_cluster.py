@@ -9,9 +9,9 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support.certificates import Certificates
+from tests.support.clients.steady_load import SteadyLoad, read_back
 from tests.support.live_broker import LiveBroker, until
 from tests.support.ports import own_port
-from tests.support.steady_load import SteadyLoad, read_back
 
 BROKERS: Final = (1, 2, 3)
 TIMEOUT_S: Final = 60.0

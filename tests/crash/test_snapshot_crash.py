@@ -14,7 +14,7 @@ import pytest
 from metadata.log.local_log import LocalLogSettings, LocalMetadataLog
 from metadata.replica.snapshots import SnapshotStatus
 from metadata.state.state import STATE_FILE
-from tests.support.snapshot_bench import (
+from tests.support.logs.snapshot_bench import (
     PrunableLog,
     following,
     keeper_of,

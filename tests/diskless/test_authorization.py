@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.support.kafka_fakes import running_broker
-from tests.support.open_and_closed import (
+from tests.support.security.open_and_closed import (
     PARTITIONS,
     QUOTA,
     TOPICS_OF,
@@ -36,7 +36,7 @@ from tests.support.open_and_closed import (
     topics_by_id,
     topics_by_name,
 )
-from tests.support.refusing_broker import (
+from tests.support.security.refusing_broker import (
     ALTER,
     ALTER_CONFIGS,
     CLUSTER,

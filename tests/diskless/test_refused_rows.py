@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 
 from tests.support.kafka_raw_client import a_batch, produce_frame
-from tests.support.open_and_closed import (
+from tests.support.security.open_and_closed import (
     PARTITIONS,
     all_offsets,
     both,
@@ -19,7 +19,7 @@ from tests.support.open_and_closed import (
     topics_by_id,
     topics_by_name,
 )
-from tests.support.refusing_broker import (
+from tests.support.security.refusing_broker import (
     ALTER,
     CLUSTER,
     DELETE,

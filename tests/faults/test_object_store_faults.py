@@ -16,16 +16,16 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from demo.broker_process import BrokerProcess
 from tests.support import stock_clients as clients
-from tests.support.faulty_s3 import Fault, FaultyS3
-from tests.support.faulty_store import StoreFaults
-from tests.support.live_broker import LiveBroker, until
-from tests.support.numbered_records import (
+from tests.support.clients.numbered_records import (
     PARTITIONS,
     NumberedProducer,
     assert_each_once,
     everything,
 )
+from tests.support.faulty_s3 import Fault, FaultyS3
+from tests.support.live_broker import LiveBroker, until
 from tests.support.rolled import roll_everything
+from tests.support.stores.faulty_store import StoreFaults
 from wal.errors import ObjectStoreUnavailable
 
 SETTINGS = {

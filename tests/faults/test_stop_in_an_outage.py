@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from tests.support.faulty_store import StoreFaults
 from tests.support.live_broker import LiveBroker, until, until_nothing_waits
 from tests.support.stock_clients import ConfluentKafka, Record, confluent_producer
+from tests.support.stores.faulty_store import StoreFaults
 from wal.errors import CorruptObject
 
 SETTINGS = {

@@ -19,9 +19,9 @@ import pytest
 from demo import clients, events, spark_numbers
 from demo.broker_process import BrokerProcess, run_diskless
 from demo.ledger import Ledger
-from tests.support.hadoop_aws import hadoop_aws_jars, s3a_settings, spark_conf_dir
-from tests.support.jvm import Jars, JvmUnavailable
+from tests.support.clients.jvm import Jars, JvmUnavailable
 from tests.support.s3_servers import S3Server, on_every_server, on_one_server
+from tests.support.tiers.hadoop_aws import hadoop_aws_jars, s3a_settings, spark_conf_dir
 
 pytestmark = pytest.mark.clients
 
@@ -160,7 +160,7 @@ def test_rolled_segments_serve_kafka_and_spark_alike(
     settings = s3a_settings(hadoop_aws, s3_server.endpoint)
     read = subprocess.run(
         [
-            *(sys.executable, "-m", "tests.support.plain_spark_numbers"),
+            *(sys.executable, "-m", "tests.support.tiers.plain_spark_numbers"),
             *(f"s3a://{place}/topic={name}" for name in ("flights", "weather")),
         ],
         env=os.environ | {"SPARK_CONF_DIR": str(spark_conf_dir(tmp_path / "spark", settings))},

@@ -21,8 +21,8 @@ import pytest
 from demo.broker_process import BrokerProcess
 from tests.diskless.workers.test_worker_lives import workers_of
 from tests.support.bank.bank import Bank, Sizes
-from tests.support.broker_cluster import Cluster
-from tests.support.gate import Gate
+from tests.support.brokers.broker_cluster import Cluster
+from tests.support.brokers.gate import Gate
 from tests.support.live_broker import until
 from tests.support.ports import own_port
 

@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient, ConsumerGroupDescription, NewTopi
 
 from demo.broker_process import BrokerProcess
 from tests.support.exhaustive import IS_EXHAUSTIVE
-from tests.support.group_storm import CALM_SESSION_MS, Start, Storm, Writer
+from tests.support.groups.group_storm import CALM_SESSION_MS, Start, Storm, Writer
 from tests.support.live_broker import until
 from tests.support.stock_clients import QUIET, TIMEOUT_S
 from tests.support.storm_ledger import SESSION_MS, Ledger

@@ -16,7 +16,7 @@ from metadata.log.log import MetadataLog, MetadataRecordBatch
 from metadata.log.log_batch import encode_batch
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.records.records import MetadataRecord, decode_record
-from tests.support.standalone_coordinator import standalone_coordinator
+from tests.support.coordinators.standalone_coordinator import standalone_coordinator
 from wal.clock import Clock, ManualClock
 from wal.coordinates import (
     CREATE_TIME,

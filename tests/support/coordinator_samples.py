@@ -30,7 +30,7 @@ from metadata.messages import (
 )
 from metadata.messages.codec import Operation
 from metadata.messages.shapes import Addressed
-from tests.support.typed_samples import ERRORS, INT8, INT16, INT32, UINT32, Known, values_of
+from tests.support.samples.typed_samples import ERRORS, INT8, INT16, INT32, UINT32, Known, values_of
 from wal.coordinates import BatchExtent
 from wal.errors import DisklessError
 

@@ -42,16 +42,16 @@ from metadata.state.image import CommittedImage
 from metadata.state.schema import STATE_TABLES
 from metadata.state.state import STATE_FILE, StateDatabase
 from metadata.workers.snapshot_keeper import SnapshotKeeper, SnapshotSettings
-from tests.support.contender import LEASE_MS, Contender, until
-from tests.support.failing_disk import FailingDisk
-from tests.support.stepped_store import Fate
+from tests.support.chunks.failing_disk import FailingDisk
+from tests.support.coordinators.contender import LEASE_MS, Contender, until
+from tests.support.stores.stepped_store import Fate
 from wal.clock import ManualClock
 from wal.coordinates import ObjectKey
 from wal.stores.memory_store import MemoryStore
 from wal.ulid import mint_ulid, wal_object_key
 
 CLUSTER: Final = "c"
-"""As in tests.support.contender."""
+"""As in tests.support.coordinators.contender."""
 SNAPSHOTS_RETAINED: Final = 2
 LOCAL_LOG: Final = LocalLogSettings(segment_bytes=8 << 10)
 SETTINGS: Final = CoordinatorSettings(

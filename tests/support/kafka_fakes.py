@@ -31,11 +31,14 @@ from diskless.transactions.transaction_numbers import TransactionNumbers
 from diskless.transactions.transaction_router import TransactionRouter
 from metadata import operations as ops
 from metadata.acls import AclBinding, AclFilter, DeletedAcls
-from tests.support.fake_logs import FakeReplicaManager, FakeTopics
-from tests.support.held_numbers import HeldNumbers
+from tests.support.brokers.fake_logs import FakeReplicaManager, FakeTopics
+from tests.support.brokers.listeners import plain_listener
 from tests.support.kafka_raw_client import RawClient
-from tests.support.listeners import plain_listener
-from tests.support.memory_transactions import MemoryTransactions, transactions_elsewhere
+from tests.support.transactions.held_numbers import HeldNumbers
+from tests.support.transactions.memory_transactions import (
+    MemoryTransactions,
+    transactions_elsewhere,
+)
 from wal import errors
 from wal.chunks.buffer import BufferPool
 from wal.clock import Clock, ManualClock, SystemClock

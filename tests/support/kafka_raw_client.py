@@ -11,7 +11,7 @@ from uuid import UUID
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
-from tests.support.kio_entities import entity_of, smallest
+from tests.support.samples.kio_entities import entity_of, smallest
 from wal.records.record_batch import HEADER, HEADER_BYTES, LENGTH_PREFIX_BYTES, MAGIC_V2
 
 

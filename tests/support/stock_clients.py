@@ -24,7 +24,7 @@ with warnings.catch_warnings():
     from kafka.errors import RebalanceInProgressError
     from kafka.protocol.broker_version_data import BROKER_API_VERSIONS
 
-from tests.support.refused_sockets import close_refused_sockets
+from tests.support.clients.refused_sockets import close_refused_sockets
 
 __all__ = [
     "CODECS",

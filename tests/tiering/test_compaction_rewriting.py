@@ -22,7 +22,7 @@ from tiering_samples import (
 
 from metadata.operations import SegmentExtent
 from metadata.rewrites import Rewrite, RewriteInput, RewritePlan, RewrittenSegment
-from tests.support.compacted import compacted
+from tests.support.tiers.compacted import compacted
 from tiering.compaction.key_columns import key_rows
 from tiering.roll import roll
 from tiering.segment_columns import FIELD_ID

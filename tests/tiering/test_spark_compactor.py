@@ -9,7 +9,7 @@ from compaction_samples import inputs_of, planned, some_batches
 from tiering_samples import PARTITION, file_store
 
 from metadata.rewrites import RewritePlan
-from tests.support.compacted import compacted
+from tests.support.tiers.compacted import compacted
 from tiering.compaction.spark_compactor import SparkCompactor
 from tiering.rounds import Failed, Written
 from tiering.spark_roller import SparkRoller

@@ -19,7 +19,7 @@ from tiering_samples import (
     put_wal_object,
 )
 
-from tests.support.hadoop_aws import SDK_OF_HADOOP, hadoop_version
+from tests.support.tiers.hadoop_aws import SDK_OF_HADOOP, hadoop_version
 from tiering.roll import RollSettings, roll
 from tiering.segment_columns import SEGMENT_SCHEMA, TIMESTAMP_MS_MAX, TIMESTAMP_MS_MIN
 

@@ -30,9 +30,9 @@ from metadata.rebuild.staged import StagedFacts
 from metadata.rewrites import RewritePlan
 from metadata.sink_operations import SinkCommit
 from metadata.workers.sweeps import segments_sweep
-from tests.support.compacted import Meddle
 from tests.support.exhaustive import IS_EXHAUSTIVE
 from tests.support.profiles import seeds
+from tests.support.tiers.compacted import Meddle
 from tiering.compaction import losses
 from wal.columns import Int64s
 from wal.errors import CorruptSegment, ObjectNotFound

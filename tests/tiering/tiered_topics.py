@@ -53,12 +53,12 @@ from metadata.workers.file_workers import FileWorkers
 from metadata.workers.note_keeper import NoteKeeper
 from metadata.workers.notes_sweep import NotesSweep
 from metadata.workers.sweeps.segments_sweep import SegmentsSweep
-from tests.support.compacted import Meddle, compacted
 from tests.support.coordinator_bench import (
     CoordinatorBench,
     MemoryMetadataLog,
     running_coordinator,
 )
+from tests.support.tiers.compacted import Meddle, compacted
 from tiering.merging.merge import merge
 from tiering.roll import roll
 from tiering.segment_reader import SegmentReader

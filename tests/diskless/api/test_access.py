@@ -11,7 +11,7 @@ from diskless.authorization import AllowEverything
 from diskless.fetch.fetch_rows import FetchAnswer, FetchRows
 from diskless.ports import FetchPartition, FetchResult
 from tests.support.profiles import examples
-from tests.support.refusing_broker import CLIENT, CREATE, READ, WRITE
+from tests.support.security.refusing_broker import CLIENT, CREATE, READ, WRITE
 from wal.errors import OffsetOutOfRange, Rejected
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from diskless.ports import ActiveProducer
 from metadata import operations as ops
-from tests.support.fake_logs import HIGH_WATERMARK, FakeLog
+from tests.support.brokers.fake_logs import HIGH_WATERMARK, FakeLog
 from tests.support.kafka_fakes import connected
 from tests.support.kafka_raw_client import RawClient
 from wal.coordinates import TopicIdPartition

@@ -9,9 +9,9 @@ from uuid import UUID
 import pytest
 
 from diskless.groups.requests import JoinedGroup
-from tests.support.consumer_requests import consumer_join
-from tests.support.group_requests import CLIENT
-from tests.support.groups_bench import GroupsBench
+from tests.support.groups.consumer_requests import consumer_join
+from tests.support.groups.group_requests import CLIENT
+from tests.support.groups.groups_bench import GroupsBench
 from tests.support.kafka_fakes import running_broker
 from tests.support.kafka_raw_client import RawClient, frame
 

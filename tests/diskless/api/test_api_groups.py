@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from diskless.ports import BrokerEndpoint
-from tests.support.group_requests import subscription
-from tests.support.groups_bench import GroupsBench
+from tests.support.groups.group_requests import subscription
+from tests.support.groups.groups_bench import GroupsBench
 from tests.support.kafka_fakes import running_broker
 from tests.support.kafka_raw_client import RawClient
 from wal.errors import CommitFailed

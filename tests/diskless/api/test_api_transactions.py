@@ -22,7 +22,12 @@ from metadata.transaction_operations import (
 )
 from tests.support.kafka_fakes import Broker, running_broker
 from tests.support.kafka_raw_client import RawClient, frame, request_body
-from tests.support.memory_transactions import COORDINATORS, Led, MemoryTransactions, leading
+from tests.support.transactions.memory_transactions import (
+    COORDINATORS,
+    Led,
+    MemoryTransactions,
+    leading,
+)
 from wal.clock import ManualClock
 from wal.coordinates import TopicIdPartition
 from wal.errors import (

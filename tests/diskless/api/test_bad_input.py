@@ -19,8 +19,8 @@ from kio.serial import entity_reader
 
 from tests.support.batch_builder import Row, build_batch, seal
 from tests.support.kafka_raw_client import RawClient, frame, request_body, written
-from tests.support.kio_entities import smallest
 from tests.support.live_broker import LiveBroker
+from tests.support.samples.kio_entities import smallest
 from tests.support.stock_clients import QUIET, TIMEOUT_S, ConfluentKafka, Record
 
 PRODUCE, FETCH, METADATA, API_VERSIONS = 0, 1, 3, 18

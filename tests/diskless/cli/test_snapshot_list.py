@@ -11,7 +11,7 @@ import pytest
 from diskless.cli.cli import main
 from diskless.cli.snapshot_list import list_snapshots
 from metadata.replica.snapshot_format import part_key
-from tests.support.snapshot_bench import (
+from tests.support.logs.snapshot_bench import (
     CLUSTER,
     PrunableLog,
     following,

@@ -12,8 +12,8 @@ from kio.serial import entity_reader
 
 from metadata.operations import METADATA_TOPIC
 from tests.support.kafka_raw_client import RawClient, a_batch, frame, produce_frame, written
-from tests.support.kio_entities import entity_of
 from tests.support.live_broker import LiveBroker, until
+from tests.support.samples.kio_entities import entity_of
 
 COORDINATORS = 3
 PARTITIONS = 6

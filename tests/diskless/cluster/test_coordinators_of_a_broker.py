@@ -22,8 +22,8 @@ from metadata.operations import (
     TopicDescription,
     WalExtent,
 )
-from tests.support.faulty_store import FaultyStore, StoreFaults
 from tests.support.live_broker import LiveBroker
+from tests.support.stores.faulty_store import FaultyStore, StoreFaults
 from wal import errors
 from wal.clock import SystemClock
 from wal.coordinates import BatchExtent, ByteOffset, ObjectKey, TopicIdPartition

@@ -19,11 +19,11 @@ from diskless.loop.early_end import EarlyEnd
 from diskless.loop.long_work import done_at_once
 from diskless.ports import BrokerEndpoint, ClientInfo
 from diskless.server.registry import Request
-from tests.support.fake_logs import FakeTopics
+from tests.support.brokers.fake_logs import FakeTopics
 from tests.support.kafka_fakes import FakeCluster
 from tests.support.kafka_raw_client import request_body
-from tests.support.kio_entities import CLASS_VARIABLES
 from tests.support.live_broker import LiveBroker
+from tests.support.samples.kio_entities import CLASS_VARIABLES
 from tests.support.stock_clients import STOCK_CLIENTS, TIMEOUT_S, Record, StockClient
 
 METADATA = 3

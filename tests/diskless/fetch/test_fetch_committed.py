@@ -3,7 +3,7 @@
 import pytest
 
 from metadata.operations import READ_COMMITTED, AbortedTransaction
-from tests.support.replica_setting import P0, Setting, at
+from tests.support.brokers.replica_setting import P0, Setting, at
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from diskless.fetch.fetch_rows import FetchAnswer, FetchRows
 from diskless.ports import FetchPartition, FetchResult
 from metadata.operations import AbortedTransaction, FindBatches, FoundBatches, TopicDescription
 from tests.diskless.replica.conftest import setting
-from tests.support.replica_setting import SOON_S, Setting, at, until
+from tests.support.brokers.replica_setting import SOON_S, Setting, at, until
 from wal.coordinates import TopicIdPartition
 from wal.errors import FencedLeaderEpoch, UnknownPartition, UnknownTopicId
 

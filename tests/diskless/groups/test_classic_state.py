@@ -13,7 +13,7 @@ from diskless.groups.classic_state import (
     encode_classic_group,
 )
 from diskless.groups.requests import GroupProtocol
-from tests.support.typed_samples import values_of
+from tests.support.samples.typed_samples import values_of
 from wal.errors import CorruptState
 
 groups = values_of(StoredClassicGroup)

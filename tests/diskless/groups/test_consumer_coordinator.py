@@ -13,9 +13,9 @@ from diskless.groups import requests
 from diskless.groups.classic.subscription import read_assignment, write_assignment
 from diskless.loop.long_work import SLICE_S, done_at_once
 from metadata.records.groups import GroupKind
-from tests.support.consumer_requests import SESSION_S, consumer_heartbeat, consumer_join
-from tests.support.group_requests import CLIENT, join_request
-from tests.support.groups_bench import SETTINGS, GroupsBench
+from tests.support.groups.consumer_requests import SESSION_S, consumer_heartbeat, consumer_join
+from tests.support.groups.group_requests import CLIENT, join_request
+from tests.support.groups.groups_bench import SETTINGS, GroupsBench
 from wal.clock import ManualClock
 from wal.errors import AppendTooLarge, CommitFailed, InvalidRequest, NotCoordinator
 

@@ -18,7 +18,7 @@ from diskless.groups.consumer_state import (
     encode_consumer_group,
 )
 from diskless.groups.requests import GroupProtocol
-from tests.support.typed_samples import TEXT, values_of
+from tests.support.samples.typed_samples import TEXT, values_of
 from wal.errors import CorruptState
 
 topic_ids = st.integers(1, 6).map(lambda number: UUID(int=number))

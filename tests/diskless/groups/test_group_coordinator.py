@@ -13,8 +13,8 @@ from diskless.groups.requests import JoinedGroup, LeavingMember
 from diskless.loop.long_work import done_at_once
 from metadata.records.groups import GroupKind
 from metadata.rules.groups import group_coordinator
-from tests.support.group_requests import CLIENT, join_request, subscription, sync_request
-from tests.support.groups_bench import SETTINGS, GroupsBench
+from tests.support.groups.group_requests import CLIENT, join_request, subscription, sync_request
+from tests.support.groups.groups_bench import SETTINGS, GroupsBench
 from wal.errors import (
     CommitFailed,
     InvalidRequest,

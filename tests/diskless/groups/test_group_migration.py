@@ -10,8 +10,8 @@ from diskless.groups.classic_state import StoredClassicGroup, StoredMember
 from diskless.groups.errors import GroupIdNotFound
 from diskless.groups.group_migration import downgraded, upgraded
 from diskless.groups.requests import GroupProtocol
-from tests.support.consumer_requests import NumberedTopics
-from tests.support.group_requests import subscription, subscription_with_owned
+from tests.support.groups.consumer_requests import NumberedTopics
+from tests.support.groups.group_requests import subscription, subscription_with_owned
 
 TOPIC = UUID(int=1)
 

@@ -9,7 +9,7 @@ import pytest
 from diskless.groups import errors as group_errors
 from diskless.groups.requests import FetchedOffset, GroupProtocol, LeavingMember
 from diskless.loop.long_work import done_at_once
-from tests.support.groups_bench import SETTINGS, GroupsBench
+from tests.support.groups.groups_bench import SETTINGS, GroupsBench
 from wal.errors import (
     AppendTooLarge,
     CommitFailed,

@@ -10,8 +10,8 @@ import pytest
 
 from diskless.groups.group_store import CoordinatorGroupStore, GroupStore
 from metadata.records.groups import WHENEVER_COMMITTED, CommittedOffset, GroupKind
-from tests.support.memory_group_store import MemoryGroupStore
-from tests.support.standalone_coordinator import standalone_coordinator
+from tests.support.coordinators.standalone_coordinator import standalone_coordinator
+from tests.support.groups.memory_group_store import MemoryGroupStore
 from wal.clock import ManualClock
 from wal.coordinates import TopicIdPartition
 

@@ -11,9 +11,9 @@ from diskless.loop.long_work import done_at_once
 from diskless.transactions.errors import NotTransactionCoordinator, TransactionAbortable
 from diskless.transactions.transaction_router import Producer
 from metadata.transaction_operations import JoinTransaction
-from tests.support.consumer_requests import consumer_join
-from tests.support.group_requests import CLIENT
-from tests.support.groups_bench import SETTINGS, GroupsBench
+from tests.support.groups.consumer_requests import consumer_join
+from tests.support.groups.group_requests import CLIENT
+from tests.support.groups.groups_bench import SETTINGS, GroupsBench
 from wal.errors import (
     DisklessError,
     InvalidProducerIdMapping,

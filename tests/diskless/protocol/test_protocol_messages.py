@@ -25,7 +25,7 @@ from diskless.quotas.quota_settings import QuotaSettings
 from diskless.quotas.quotas import QuotaEnforcer
 from diskless.transactions.transaction_numbers import TransactionNumbers
 from diskless.transactions.transaction_router import TransactionRouter
-from tests.support.fake_logs import FakeReplicaManager, FakeTopics
+from tests.support.brokers.fake_logs import FakeReplicaManager, FakeTopics
 from tests.support.kafka_fakes import (
     FakeCluster,
     FakeConfigs,
@@ -33,8 +33,8 @@ from tests.support.kafka_fakes import (
     FakeStored,
     FakeUsers,
 )
-from tests.support.kio_entities import as_fields, entities, promoted, smallest
 from tests.support.profiles import examples
+from tests.support.samples.kio_entities import as_fields, entities, promoted, smallest
 from wal.clock import ManualClock
 
 

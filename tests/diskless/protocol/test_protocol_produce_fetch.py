@@ -20,8 +20,8 @@ from diskless.ports import FetchPartition, FetchResult
 from diskless.protocol import fetch, produce
 from diskless.protocol.wire import ITEMS_MAX, ProtocolError, Reader
 from metadata.operations import AbortedTransaction
-from tests.support.kio_entities import entities, promoted, smallest
 from tests.support.profiles import examples
+from tests.support.samples.kio_entities import entities, promoted, smallest
 from wal.chunks.buffer import BufferPool, FragmentChain
 from wal.errors import DisklessError
 from wal.wire.fields import NO_UUID, uvarint

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.support.replica_setting import Setting
+from tests.support.brokers.replica_setting import Setting
 
 
 @pytest.fixture

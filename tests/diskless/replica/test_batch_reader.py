@@ -14,7 +14,7 @@ from diskless.replica.batch_reader import ReadRequest, ReadResult
 from diskless.replica.batch_stamping import BATCHES_AT_ONCE
 from metadata.operations import WalExtent
 from tests.support.batch_builder import Row, build_batch
-from tests.support.batch_reader_setting import (
+from tests.support.brokers.batch_reader_setting import (
     COLD_AFTER_MS,
     MUCH,
     NOW_MS,

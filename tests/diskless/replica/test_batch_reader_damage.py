@@ -7,7 +7,7 @@ import pytest
 
 from diskless.replica.batch_reader import ReadRequest
 from metadata.operations import WalExtent
-from tests.support.batch_reader_setting import (
+from tests.support.brokers.batch_reader_setting import (
     MUCH,
     OTHER,
     PARTITION,

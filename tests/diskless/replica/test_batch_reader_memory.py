@@ -9,7 +9,7 @@ from diskless.fetch.read_memory import KEPT_FROM_BYTES, ReadMemory
 from diskless.replica.batch_reader import ReadRequest
 from diskless.replica.batch_stamping import GATHERED_FROM_BYTES
 from tests.support.batch_builder import Row, build_batch
-from tests.support.batch_reader_setting import (
+from tests.support.brokers.batch_reader_setting import (
     MUCH,
     NOW_MS,
     PARTITION,

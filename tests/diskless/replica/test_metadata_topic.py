@@ -27,7 +27,7 @@ from metadata.operations import (
 from metadata.records.records import decode_record, encode_record
 from metadata.records.users import ScramCredentialSetRecord
 from metadata.scram.credentials import ScramCredential
-from tests.support.replica_setting import AppliedSoFar, Logged
+from tests.support.brokers.replica_setting import AppliedSoFar, Logged
 from wal.clock import ManualClock
 from wal.coordinates import TopicIdPartition
 from wal.errors import CorruptLog, NotCoordinator, OffsetOutOfRange

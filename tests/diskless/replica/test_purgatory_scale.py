@@ -3,8 +3,8 @@
 from typing import Any
 
 from diskless.replica.purgatory import DelayedOperation, Purgatory
-from tests.support.groups_bench import GroupsBench
-from tests.support.manual_loop import ManualLoop
+from tests.support.groups.groups_bench import GroupsBench
+from tests.support.loops.manual_loop import ManualLoop
 from wal.clock import ManualClock
 
 OPERATIONS = 100_000

@@ -7,7 +7,7 @@ import asyncio
 from typing import cast
 
 from diskless.replica.purgatory import DelayedOperation, Purgatory
-from tests.support.manual_loop import ManualLoop
+from tests.support.loops.manual_loop import ManualLoop
 from wal.clock import ManualClock
 
 MANY = 100_000

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from diskless.replica.batch_reader import ReadRequest
-from tests.support.batch_reader_setting import (
+from tests.support.brokers.batch_reader_setting import (
     MUCH,
     OTHER,
     PARTITION,

@@ -11,7 +11,7 @@ from diskless.replica.delayed_produce import REPEATS_MAX
 from diskless.replica.replica_manager import BATCHES_AT_ONCE, append_failed
 from metadata.operations import BatchCommit, TopicDescription
 from tests.support.batch_builder import Row, build_batch
-from tests.support.replica_setting import (
+from tests.support.brokers.replica_setting import (
     NOW_MS,
     OTHER_CLIENT,
     P0,

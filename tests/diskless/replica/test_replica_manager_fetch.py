@@ -7,7 +7,7 @@ import pytest
 from diskless.loop.early_end import EarlyEnd
 from diskless.ports import FetchResult, ListOffsetsPartition
 from metadata.operations import METADATA_TOPIC, METADATA_TOPIC_ID
-from tests.support.replica_setting import (
+from tests.support.brokers.replica_setting import (
     CLIENT,
     NOW_MS,
     P0,

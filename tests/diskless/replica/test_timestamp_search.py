@@ -13,7 +13,7 @@ from diskless.replica.batch_reader import BatchReader
 from diskless.replica.timestamp_search import SEARCHES_MAX, TimestampSearch
 from metadata.operations import MAX_TIMESTAMP, ListedOffset, WalExtent
 from tests.support.batch_builder import Row, build_batch
-from tests.support.written_records import WrittenRecords
+from tests.support.chunks.written_records import WrittenRecords
 from wal.clock import ManualClock
 from wal.coordinates import CREATE_TIME, ByteOffset, ObjectKey, Offset
 from wal.errors import CorruptBatch, CorruptObject, ObjectNotFound, StorageFailed

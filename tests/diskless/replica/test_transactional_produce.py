@@ -14,7 +14,7 @@ from diskless.transactions.errors import (
 )
 from metadata.transaction_operations import JoinTransaction
 from tests.support.batch_builder import Row, build_batch
-from tests.support.replica_setting import (
+from tests.support.brokers.replica_setting import (
     NOW_MS,
     OTHER_CLIENT,
     P0,

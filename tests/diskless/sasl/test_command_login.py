@@ -12,8 +12,8 @@ from pyspark.sql.types import StructType
 from diskless.cli.cli import main
 from metadata.clients.sasl_login import LoginRefused
 from metadata.operations import WHATEVER_IS_DUE
+from tests.support.brokers.gate import Gate
 from tests.support.certificates import Certificates
-from tests.support.gate import Gate
 from tests.support.live_broker import LiveBroker
 from tests.support.ports import own_port
 from tiering.coordinator_client import CoordinatorClient

@@ -15,7 +15,7 @@ from metadata.sink_operations import CommitSink, SinkCommit, SinkRange, SinkShar
 from metadata.workers.file_agreement import give_up_files
 from tests.support.coordinator_bench import batch
 from tests.support.profiles import seeds
-from tests.support.transaction_cluster import TransactionCluster
+from tests.support.transactions.transaction_cluster import TransactionCluster
 from wal.coordinates import ByteOffset
 from wal.errors import (
     ConcurrentTransactions,

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.kafka_raw_client import RawClient
 from tests.support.live_broker import LiveBroker
-from tests.support.raw_transactions import RawProducer
+from tests.support.questions.raw_transactions import RawProducer
 from tests.support.stock_clients import confluent_admin, create_topic
 
 TOPIC: Final = "t"

@@ -21,7 +21,7 @@ from metadata.transaction_operations import (
     Transaction,
     TransactionState,
 )
-from tests.support.transaction_cluster import TIMEOUT_MS, TransactionCluster
+from tests.support.transactions.transaction_cluster import TIMEOUT_MS, TransactionCluster
 from wal.errors import InvalidTransactionState, ProducerFenced, TransactionalIdNotFound
 
 Opened = Callable[..., AbstractAsyncContextManager[TransactionCluster]]

@@ -25,7 +25,7 @@ from metadata.transaction_operations import (
     Transaction,
     TransactionState,
 )
-from tests.support.memory_transactions import MemoryTransactions
+from tests.support.transactions.memory_transactions import MemoryTransactions
 from tests.support.until import until
 from wal.clock import ManualClock
 from wal.coordinates import TopicIdPartition

@@ -18,7 +18,7 @@ from metadata.transaction_operations import (
     TransactionState,
 )
 from tests.support.coordinator_bench import MemoryMetadataLog, running_coordinator
-from tests.support.memory_transactions import MemoryTransactions
+from tests.support.transactions.memory_transactions import MemoryTransactions
 from wal.coordinates import TopicIdPartition
 from wal.errors import ConcurrentTransactions, DisklessError, InvalidProducerIdMapping
 

@@ -12,8 +12,8 @@ from typing import Final
 import pytest
 
 from demo.broker_process import BrokerProcess
+from tests.support.brokers.killed_workers import workers_of
 from tests.support.kafka_raw_client import frame
-from tests.support.killed_workers import workers_of
 from tests.support.live_broker import until
 
 pytestmark = [pytest.mark.clients, pytest.mark.exhaustive]

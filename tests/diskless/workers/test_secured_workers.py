@@ -20,8 +20,7 @@ import pytest
 from diskless.authorization import BROKER_USER
 from diskless.cli import serve
 from diskless.cli.cli import main
-from tests.support.kafka_raw_client import RawClient
-from tests.support.killed_workers import (
+from tests.support.brokers.killed_workers import (
     PARTITIONS,
     Ledger,
     check,
@@ -29,10 +28,12 @@ from tests.support.killed_workers import (
     stored,
     workers_of,
 )
-from tests.support.killed_workers import TOPIC as LEDGER_TOPIC
+from tests.support.brokers.killed_workers import TOPIC as LEDGER_TOPIC
+from tests.support.kafka_raw_client import RawClient
 from tests.support.live_broker import until as blocking_until
 from tests.support.ports import own_port
-from tests.support.secured_workers import (
+from tests.support.questions.worker_clients import fetched, produce
+from tests.support.security.secured_workers import (
     ALTER_QUOTAS,
     ALTER_USERS,
     ANN,
@@ -65,7 +66,6 @@ from tests.support.secured_workers import (
     written,
 )
 from tests.support.until import until
-from tests.support.worker_clients import fetched, produce
 
 pytestmark = pytest.mark.clients
 

@@ -17,7 +17,13 @@ import pytest
 
 from demo.broker_process import BrokerProcess
 from tests.support.kafka_raw_client import RawClient, fetch_frame
-from tests.support.worker_clients import ALTER_QUOTAS, CREATE_TOPICS, METADATA, fetched, produce
+from tests.support.questions.worker_clients import (
+    ALTER_QUOTAS,
+    CREATE_TOPICS,
+    METADATA,
+    fetched,
+    produce,
+)
 
 pytestmark = pytest.mark.clients
 

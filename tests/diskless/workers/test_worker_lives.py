@@ -12,8 +12,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from demo.broker_process import BrokerProcess, run_diskless
-from tests.support.kafka_raw_client import frame
-from tests.support.killed_workers import (
+from tests.support.brokers.killed_workers import (
     PARTITIONS,
     TOPIC,
     Ledger,
@@ -23,6 +22,7 @@ from tests.support.killed_workers import (
     stored,
     workers_of,
 )
+from tests.support.kafka_raw_client import frame
 from tests.support.live_broker import until
 from tests.support.stock_clients import confluent_consumer, confluent_producer
 

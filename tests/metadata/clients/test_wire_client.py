@@ -20,7 +20,7 @@ from metadata.messages.codec import Operation
 from metadata.messages.commit_file import COMMIT_FILE
 from tests.support.coordinator_samples import SAMPLES, Samples, draw_answers, told
 from tests.support.profiles import examples
-from tests.support.wire_calls import (
+from tests.support.wire.wire_calls import (
     FILE,
     PARTITION,
     READ,
@@ -31,7 +31,7 @@ from tests.support.wire_calls import (
     nothing,
     offset_of,
 )
-from tests.support.wire_server import Received, WireServer
+from tests.support.wire.wire_server import Received, WireServer
 from wal.clock import ManualClock
 from wal.errors import (
     CommitFailed,

@@ -9,7 +9,7 @@ import pytest
 
 from metadata import operations as ops
 from metadata.clients import wire_client
-from tests.support.wire_calls import (
+from tests.support.wire.wire_calls import (
     FILE,
     PARTITION,
     READ,
@@ -21,7 +21,7 @@ from tests.support.wire_calls import (
     nothing,
     offset_of,
 )
-from tests.support.wire_server import Received, WireServer
+from tests.support.wire.wire_server import Received, WireServer
 from wal.clock import ManualClock
 from wal.errors import (
     CommitFailed,

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 
 from metadata.operations import LATEST_TIMESTAMP, BatchCommit, ListedOffset, ListOffsets
-from tests.support.conformance_bench import ConformanceBench
-from tests.support.contender import until
 from tests.support.coordinator_bench import batch
-from tests.support.stepped_store import Fate
+from tests.support.coordinators.conformance_bench import ConformanceBench
+from tests.support.coordinators.contender import until
+from tests.support.stores.stepped_store import Fate
 from wal.errors import CommitOutcomeUnknown, NotCoordinator
 
 

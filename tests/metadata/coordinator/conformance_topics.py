@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from metadata.operations import CreatePartitions, CreateTopic, TopicDescription
-from tests.support.conformance_bench import ConformanceBench
 from tests.support.coordinator_bench import UNKNOWN_PARTITION, batch
+from tests.support.coordinators.conformance_bench import ConformanceBench
 from wal.coordinates import TopicIdPartition
 from wal.errors import InvalidPartitions, TopicExists, UnknownPartition, UnknownTopicId
 

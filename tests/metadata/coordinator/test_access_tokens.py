@@ -16,8 +16,8 @@ from metadata.messages.access_tokens import ALTER_ACCESS_TOKENS_HERE
 from metadata.records.users import AccessTokenCreatedRecord, AccessTokensRemovedRecord
 from metadata.rules import users
 from tests.support.applied_state import applied_state
-from tests.support.conformance_bench import ConformanceBench
-from tests.support.log_media import LocalLogs
+from tests.support.coordinators.conformance_bench import ConformanceBench
+from tests.support.logs.log_media import LocalLogs
 from wal.clock import ManualClock
 from wal.errors import CorruptState, PolicyViolation
 from wal.stores.memory_store import MemoryStore

@@ -35,8 +35,8 @@ from tests.metadata.coordinator.conformance_offsets import TierCases
 from tests.metadata.coordinator.conformance_shared_log import SharedLogCases
 from tests.metadata.coordinator.conformance_topics import TopicCases
 from tests.metadata.coordinator.coordinator_conformance import CoordinatorConformance
-from tests.support.conformance_bench import ConformanceBench
-from tests.support.log_media import LocalLogs, Medium, ObjectLogs
+from tests.support.coordinators.conformance_bench import ConformanceBench
+from tests.support.logs.log_media import LocalLogs, Medium, ObjectLogs
 from tests.support.moto_server import new_bucket
 from wal.clock import ManualClock, SystemClock
 from wal.failpoint import arm

@@ -28,12 +28,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from metadata.operations import CommitFile, ListOffsets
-from tests.support.contender import until
-from tests.support.coordinator_machine import CoordinatorMachine, batches, fates, numbers
 from tests.support.coordinator_model import outcomes_of
 from tests.support.coordinator_worlds import LocalWorld, RivalWorld, StateFate
+from tests.support.coordinators.contender import until
+from tests.support.coordinators.coordinator_machine import (
+    CoordinatorMachine,
+    batches,
+    fates,
+    numbers,
+)
 from tests.support.profiles import examples
-from tests.support.stepped_store import Fate
+from tests.support.stores.stepped_store import Fate
 from wal.errors import CommitOutcomeUnknown, DisklessError, NotCoordinator
 
 LOG_ATTEMPTS: Final = 8

@@ -17,7 +17,7 @@ from tests.support.coordinator_bench import (
     batch,
     running_coordinator,
 )
-from tests.support.standalone_coordinator import standalone_coordinator
+from tests.support.coordinators.standalone_coordinator import standalone_coordinator
 from wal import failpoint
 from wal.clock import ManualClock
 from wal.errors import (

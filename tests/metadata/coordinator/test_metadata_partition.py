@@ -15,9 +15,9 @@ from metadata.log.object_log import ObjectMetadataLog
 from metadata.operations import CreateTopic, ListOffsets, RegisteredBroker, TopicDescription
 from metadata.records.control import LeaderChangeRecord
 from metadata.records.records import decode_record, encode_record
-from tests.support.contender import LEASE_MS, Contender, until
+from tests.support.coordinators.contender import LEASE_MS, Contender, until
 from tests.support.exhaustive import IS_EXHAUSTIVE
-from tests.support.stepped_store import Fate
+from tests.support.stores.stepped_store import Fate
 from wal.clock import ManualClock
 from wal.coordinates import TopicIdPartition
 from wal.errors import CommitFailed, CommitOutcomeUnknown, NotCoordinator, StorageFailed

@@ -8,7 +8,7 @@ import pytest
 from metadata.leadership.leader_moves import PATIENCE_MAX, LeaderMoves, MovePace
 from metadata.leadership.ranks import Ranks
 from metadata.operations import Leader, RegisteredBroker
-from tests.support.contender import until
+from tests.support.coordinators.contender import until
 from wal.clock import ManualClock
 from wal.errors import CommitFailed, NotCoordinator
 

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from metadata.log.object_log import ObjectMetadataLog
-from tests.support.log_bucket import LEASE_S, PRUNE_S, Bucket, key_at, settle
 from tests.support.log_contract import NOW_MS
-from tests.support.stepped_store import Fate, Steps
+from tests.support.logs.log_bucket import LEASE_S, PRUNE_S, Bucket, key_at, settle
+from tests.support.stores.stepped_store import Fate, Steps
 from wal.errors import NotCoordinator, StorageFailed
 
 

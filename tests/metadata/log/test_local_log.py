@@ -11,9 +11,9 @@ import threading
 from pathlib import Path
 
 import pytest
-from support.failing_disk import FailingDisk
 
 from metadata.log.local_log import APPENDS_UNDER_WAY_MAX, LocalLogSettings, LocalMetadataLog
+from tests.support.chunks.failing_disk import FailingDisk
 from tests.support.log_contract import NOW_MS, MetadataLogContract, read_records
 from wal import errors
 from wal.disk import SYSTEM_DISK, Disk, SystemDisk

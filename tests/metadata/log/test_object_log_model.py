@@ -33,7 +33,7 @@ from metadata.log.object_log import ObjectMetadataLog
 from metadata.log.object_log_settings import ObjectLogSettings
 from tests.support.log_contract import NOW_MS
 from tests.support.profiles import examples
-from tests.support.stepped_store import Fate, SteppedStore, Steps
+from tests.support.stores.stepped_store import Fate, SteppedStore, Steps
 from wal.clock import ManualClock
 from wal.errors import CommitOutcomeUnknown, NotCoordinator, OutOfBounds, Retriable
 from wal.stores.memory_store import MemoryStore

@@ -7,7 +7,7 @@ import pytest
 from metadata import operations as ops
 from metadata.messages.commit_file import COMMIT_FILE
 from tests.support.kip_1164_schemas import decode, encode
-from tests.support.message_fields import commit_values, received, schema, tagged
+from tests.support.wire.message_fields import commit_values, received, schema, tagged
 from wal import errors
 
 

@@ -17,10 +17,10 @@ from metadata.rebuild.filler import NewObject
 from metadata.rebuild.plan import RebuildPlan, plan_rebuild
 from tests.support.applied_state import applied_state
 from tests.support.profiles import seeds
-from tests.support.rebuild_cluster import Cluster, played, played_by
-from tests.support.rebuild_difference import difference
-from tests.support.rebuild_history import RebuiltLog, replayed
-from tests.support.rebuild_transactions import TransactionalCluster
+from tests.support.rebuild.rebuild_cluster import Cluster, played, played_by
+from tests.support.rebuild.rebuild_difference import difference
+from tests.support.rebuild.rebuild_history import RebuiltLog, replayed
+from tests.support.rebuild.rebuild_transactions import TransactionalCluster
 from wal.chunks.kept_notes import merged
 from wal.clock import Clock
 

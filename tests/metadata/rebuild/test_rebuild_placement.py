@@ -10,7 +10,7 @@ from metadata.rebuild.layout import Placing
 from metadata.rebuild.plan import RebuildPlan, plan_rebuild
 from metadata.records.records import TopicColumnsRecord
 from metadata.records.segment_identity import segment_key
-from tests.support.rebuild_history import RebuiltState, replayed
+from tests.support.rebuild.rebuild_history import RebuiltState, replayed
 from wal.chunks.kept_notes import KeptNotes
 from wal.chunks.object_notes import CommitNote, Floor, NotedRun, ObjectNotes, TopicFacts
 from wal.clock import ManualClock

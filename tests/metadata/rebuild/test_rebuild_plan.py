@@ -28,7 +28,7 @@ from metadata.records.file_committed import FileCommittedRecord
 from metadata.rules.acls import everything_denied
 from metadata.rules.commit_request import check_commit
 from tests.support.profiles import examples, seeds
-from tests.support.rebuild_history import (
+from tests.support.rebuild.rebuild_history import (
     PARTITIONS,
     TOPICS,
     Batch,

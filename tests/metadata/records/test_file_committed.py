@@ -18,7 +18,7 @@ from metadata.records.file_committed import (
     RefusedBatch,
 )
 from metadata.records.records import decode_record, encode_record
-from tests.support.typed_samples import INT8, INT16, INT32, INT64, TEXT, values_of
+from tests.support.samples.typed_samples import INT8, INT16, INT32, INT64, TEXT, values_of
 from wal.columns import FEW_MAX, column
 from wal.coordinates import ByteOffset, ObjectKey, Offset, TopicIdPartition
 from wal.errors import CorruptLog

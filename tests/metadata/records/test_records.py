@@ -35,7 +35,7 @@ from metadata.sink_operations import Sink, SinkRange, StoredShare
 from metadata.transaction_operations import TransactionGroup, TransactionPartition
 from tests.metadata.records.test_file_committed import ENCODED, FILE_COMMITTED, files
 from tests.support.profiles import examples
-from tests.support.typed_samples import values_of
+from tests.support.samples.typed_samples import values_of
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.errors import CorruptLog
 from wal.wire.fields import FieldReader, tag_section, uvarint

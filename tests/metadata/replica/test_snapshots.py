@@ -24,8 +24,7 @@ from metadata.replica.snapshot_format import (
 from metadata.replica.snapshots import SnapshotStatus
 from metadata.state.state import STATE_FILE, Applied
 from metadata.state.state_check import verified_file
-from tests.support.faulty_store import FaultyStore, StoreFaults
-from tests.support.snapshot_bench import (
+from tests.support.logs.snapshot_bench import (
     PrunableLog,
     following,
     hash_at,
@@ -33,7 +32,8 @@ from tests.support.snapshot_bench import (
     recorded_batches,
     snapshots_in,
 )
-from tests.support.snapshot_store_bench import keys, names
+from tests.support.logs.snapshot_store_bench import keys, names
+from tests.support.stores.faulty_store import FaultyStore, StoreFaults
 from wal import errors
 from wal.clock import ManualClock
 from wal.crc import crc32c

@@ -21,10 +21,8 @@ from metadata.replica.verify import verify_metadata
 from metadata.state.schema import STATE_VERSION
 from metadata.state.state import SET_ASIDE_MAX, STATE_FILE, StateDatabase
 from metadata.state.state_file import is_as_closed
-from tests.support.failing_disk import FailingDisk
-from tests.support.faulty_store import FaultyStore, StoreFaults
-from tests.support.profiles import seeds
-from tests.support.snapshot_bench import (
+from tests.support.chunks.failing_disk import FailingDisk
+from tests.support.logs.snapshot_bench import (
     PrunableLog,
     following,
     keeper_of,
@@ -32,6 +30,8 @@ from tests.support.snapshot_bench import (
     recorded_batches,
     snapshots_in,
 )
+from tests.support.profiles import seeds
+from tests.support.stores.faulty_store import FaultyStore, StoreFaults
 from wal.clock import ManualClock
 from wal.errors import CorruptState, ObjectStoreUnavailable, StorageFailed
 from wal.stores.file_store import FileStore

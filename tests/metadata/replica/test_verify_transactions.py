@@ -13,7 +13,7 @@ from metadata.state.schema import MARKERS
 from metadata.transaction_operations import TransactionState
 from tests.metadata.apply.test_apply_transactions import BEGAN, ended, grew, of_transaction
 from tests.support.applied_state import START_MS, AppliedState, applied_state
-from tests.support.snapshot_bench import (
+from tests.support.logs.snapshot_bench import (
     PrunableLog,
     following,
     keeper_of,

@@ -26,7 +26,7 @@ from metadata.table_operations import (
 )
 from tests.support.applied_state import applied_state
 from tests.support.coordinator_bench import batch, rolled
-from tests.support.file_cluster import GRACE_S, Cluster, DeletingStore, running_cluster
+from tests.support.coordinators.file_cluster import GRACE_S, Cluster, DeletingStore, running_cluster
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.errors import CorruptState, InvalidRequest, Rejected, UnknownPartition, UnknownTopicId
 

@@ -39,7 +39,13 @@ from metadata.state.schema import COMMIT_PERIOD_MS
 from metadata.state.state import STATE_FILE
 from metadata.state.state_check import scan_state_hash
 from tests.support.coordinator_bench import CoordinatorBench, MemoryMetadataLog, running_coordinator
-from tests.support.snapshot_bench import PrunableLog, following, keeper_of, opened, snapshots_in
+from tests.support.logs.snapshot_bench import (
+    PrunableLog,
+    following,
+    keeper_of,
+    opened,
+    snapshots_in,
+)
 from wal.clock import ManualClock
 from wal.coordinates import TopicIdPartition
 from wal.errors import AppendTooLarge, CommitFailed, CorruptState, DisklessError, InvalidRequest

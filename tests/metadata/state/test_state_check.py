@@ -12,8 +12,8 @@ from metadata.state import state_file
 from metadata.state.state import STATE_FILE, Applied, StateDatabase, read_copy
 from metadata.state.state_check import checked_position, verified_file, verified_position
 from metadata.state.state_file import is_as_closed
-from tests.support.large_state import fill_state
-from tests.support.snapshot_bench import PrunableLog, following, recorded_batches
+from tests.support.coordinators.large_state import fill_state
+from tests.support.logs.snapshot_bench import PrunableLog, following, recorded_batches
 from wal.errors import CorruptState
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from metadata.operations import DescribedFile, HandedFile, Tombstone
 from tests.support.coordinator_bench import batch
-from tests.support.file_cluster import (
+from tests.support.coordinators.file_cluster import (
     Cluster,
     DeletingStore,
     dead_file,

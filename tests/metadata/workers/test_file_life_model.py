@@ -17,7 +17,7 @@ from metadata.metadata_settings import CoordinatorSettings
 from metadata.workers.file_workers import FileWorkers
 from metadata.workers.note_keeper import NoteKeeper
 from metadata.workers.orphan_scan import OrphanScan
-from tests.support.file_ledger import Crash, FileWorld
+from tests.support.coordinators.file_ledger import Crash, FileWorld
 from tests.support.profiles import examples
 from wal.errors import OutcomeUnknown, Retriable
 

@@ -13,7 +13,7 @@ from metadata.state.speculative import FileStanding
 from metadata.workers.file_workers import FileWorkers
 from metadata.workers.note_keeper import NoteKeeper
 from tests.support.coordinator_bench import batch, rolled
-from tests.support.file_cluster import (
+from tests.support.coordinators.file_cluster import (
     COMMIT_AGE_S,
     GRACE_S,
     SETTINGS,

@@ -15,8 +15,8 @@ from metadata.operations import CommitFile, HandedFile, Tombstone
 from metadata.sink_operations import CommitSink
 from metadata.workers.note_keeper import NoteKeeper
 from metadata.workers.orphan_scan import MARKER_PREFIX, OrphanScan
-from tests.support.file_cluster import COMMIT_AGE_S, GRACE_S, drain, running_cluster
-from tests.support.orphan_scene import OLD_S, SETTINGS, Scene, TroubledStore
+from tests.support.coordinators.file_cluster import COMMIT_AGE_S, GRACE_S, drain, running_cluster
+from tests.support.coordinators.orphan_scene import OLD_S, SETTINGS, Scene, TroubledStore
 from wal.clock import ManualClock
 from wal.coordinates import ObjectKey
 from wal.errors import InvalidRequest, ObjectExpired, ObjectStoreUnavailable, Rejected

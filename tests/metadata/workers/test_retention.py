@@ -19,7 +19,7 @@ from tests.support.coordinator_bench import (
     rolled,
     running_coordinator,
 )
-from tests.support.pauses import first_pauses
+from tests.support.coordinators.pauses import first_pauses
 from wal.clock import Sleep
 from wal.coordinates import LOG_APPEND_TIME, TopicIdPartition
 from wal.errors import CommitFailed, UnknownPartition

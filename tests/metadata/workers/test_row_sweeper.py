@@ -13,7 +13,7 @@ from tests.support.coordinator_bench import (
     batch,
     running_coordinator,
 )
-from tests.support.pauses import first_pauses
+from tests.support.coordinators.pauses import first_pauses
 from wal.clock import Sleep
 from wal.coordinates import TopicIdPartition
 from wal.errors import CommitFailed, UnknownPartition

@@ -20,8 +20,7 @@ from metadata.state.schema import STATE_VERSION
 from metadata.state.state import STATE_FILE
 from metadata.state.state_file import is_as_closed
 from metadata.workers.snapshot_keeper import DEBRIS_AGE_S, SnapshotKeeper, SnapshotSettings
-from tests.support.faulty_store import FaultyStore, StoreFaults
-from tests.support.snapshot_bench import (
+from tests.support.logs.snapshot_bench import (
     CLUSTER,
     Following,
     PrunableLog,
@@ -32,7 +31,8 @@ from tests.support.snapshot_bench import (
     recorded_batches,
     snapshots_in,
 )
-from tests.support.snapshot_store_bench import Pauses, keys, names
+from tests.support.logs.snapshot_store_bench import Pauses, keys, names
+from tests.support.stores.faulty_store import FaultyStore, StoreFaults
 from wal import errors
 from wal.clock import ManualClock
 from wal.failpoint import FailpointError, arm

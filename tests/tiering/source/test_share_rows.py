@@ -9,7 +9,9 @@ import pyarrow as pa
 import pytest
 
 from metadata.operations import DeleteRecords
-from tests.support.flights import (
+from tests.support.live_broker import LiveBroker, until
+from tests.support.rolled import roll_everything
+from tests.support.tiers.flights import (
     PARTITIONS,
     TIME_MS,
     TOPIC,
@@ -17,8 +19,6 @@ from tests.support.flights import (
     consumed_flights,
     produce_flights,
 )
-from tests.support.live_broker import LiveBroker, until
-from tests.support.rolled import roll_everything
 from tiering.segment_columns import SEGMENT_SCHEMA
 from tiering.source.planning import Share, shares
 from tiering.source.rows.share_rows import RecordsGone, Wanted, share_tables

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.flights import PARTITIONS, produce_flights
 from tests.support.live_broker import LiveBroker
 from tests.support.rolled import roll_everything
-from tests.support.spark_cluster import python_without_us
+from tests.support.tiers.flights import PARTITIONS, produce_flights
+from tests.support.tiers.spark_cluster import python_without_us
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 

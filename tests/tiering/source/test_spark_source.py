@@ -13,7 +13,10 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from metadata.operations import DeleteRecords
-from tests.support.flights import (
+from tests.support.live_broker import LiveBroker
+from tests.support.profiles import seeds
+from tests.support.rolled import roll_everything
+from tests.support.tiers.flights import (
     PARTITIONS,
     TIME_MS,
     TOPIC,
@@ -21,9 +24,6 @@ from tests.support.flights import (
     consumed_flights,
     produce_flights,
 )
-from tests.support.live_broker import LiveBroker
-from tests.support.profiles import seeds
-from tests.support.rolled import roll_everything
 from tiering.coordinator_client import CoordinatorClient
 from tiering.source import DisklessDataSource, register
 from tiering.spark_roller import SparkRoller

@@ -35,8 +35,8 @@ from metadata.operations import PlanSegments
 from metadata.table_operations import ListTables
 from tests.support.live_broker import LiveBroker, until
 from tests.support.ports import own_port
-from tests.support.table_engines import catalogue_url
-from tests.support.topic_table import roll_typed
+from tests.support.tiers.table_engines import catalogue_url
+from tests.support.tiers.topic_table import roll_typed
 from tiering.coordinator_client import CoordinatorClient
 from tiering.jobs.rolls import roll_once
 from tiering.spark_roller import SparkRoller

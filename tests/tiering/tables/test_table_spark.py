@@ -15,18 +15,18 @@ from typing import Final
 import pytest
 
 from demo.lake import open_duckdb
-from tests.support.jvm import JvmUnavailable
+from tests.support.clients.jvm import JvmUnavailable
 from tests.support.live_broker import LiveBroker
 from tests.support.profiles import IS_EXHAUSTIVE
-from tests.support.spark_tables import SPARK_LINE, CommandLine, SparkTables, spark_tables
-from tests.support.table_engines import (
+from tests.support.tiers.spark_tables import SPARK_LINE, CommandLine, SparkTables, spark_tables
+from tests.support.tiers.table_engines import (
     catalogue_url,
     expected_facts,
     told_by_duckdb,
     told_by_pyiceberg,
     told_by_spark,
 )
-from tests.support.topic_table import PARTITIONS, RANGE_MS, START_MS, TopicTable
+from tests.support.tiers.topic_table import PARTITIONS, RANGE_MS, START_MS, TopicTable
 
 pytestmark = pytest.mark.jvm
 

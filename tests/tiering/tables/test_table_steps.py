@@ -20,17 +20,17 @@ from confluent_kafka.admin import AdminClient
 from pyiceberg.catalog.rest import RestCatalog
 
 from demo.lake import attach, open_duckdb
-from tests.support.compacted import LOCAL_COMPACTOR, compact_everything
 from tests.support.live_broker import LiveBroker
 from tests.support.profiles import IS_EXHAUSTIVE
-from tests.support.table_engines import (
+from tests.support.tiers.compacted import LOCAL_COMPACTOR, compact_everything
+from tests.support.tiers.table_engines import (
     catalogue_url,
     expected_facts,
     get,
     told_by_duckdb,
     told_by_pyiceberg,
 )
-from tests.support.topic_table import PARTITIONS, RANGE_MS, START_MS, TopicTable, set_configs
+from tests.support.tiers.topic_table import PARTITIONS, RANGE_MS, START_MS, TopicTable, set_configs
 
 STEPS: Final = 200 if IS_EXHAUSTIVE else 10
 

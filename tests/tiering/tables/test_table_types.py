@@ -17,8 +17,8 @@ from demo.lake import open_duckdb
 from metadata.operations import PlanSegments
 from metadata.table_operations import ListTables
 from tests.support.live_broker import LiveBroker
-from tests.support.table_engines import catalogue_url
-from tests.support.topic_table import ShiftedClock, roll_typed, set_configs
+from tests.support.tiers.table_engines import catalogue_url
+from tests.support.tiers.topic_table import ShiftedClock, roll_typed, set_configs
 from tiering.coordinator_client import CoordinatorClient
 from tiering.jobs.rolls import roll_once
 from tiering.tables.passes import TablePasses

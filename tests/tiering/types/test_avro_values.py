@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.profiles import examples
-from tests.support.schema_samples import AVRO_RECURSIVE, AVRO_SCHEMAS, avro_values
+from tests.support.samples.schema_samples import AVRO_RECURSIVE, AVRO_SCHEMAS, avro_values
 from tiering.types.arrow_types import MALFORMED, TYPE_MISMATCH, TypedValues
 from tiering.types.avro.avro_schema import parse_avro_schema
 from tiering.types.avro.avro_values import AvroDecoder

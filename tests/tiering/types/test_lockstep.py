@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.profiles import examples
-from tests.support.schema_samples import AVRO_RECURSIVE, AVRO_SCHEMAS
+from tests.support.samples.schema_samples import AVRO_RECURSIVE, AVRO_SCHEMAS
 from tests.tiering.types.test_avro_values import _decoder, _record, _with_values, _written
 from tiering.types.arrow_types import MALFORMED, TYPE_MISMATCH, TypedValues
 from tiering.types.avro.avro_schema import AvroType

@@ -6,7 +6,7 @@ from threading import Semaphore
 
 import pytest
 
-from tests.support.schema_registry import SchemaRegistry
+from tests.support.clients.schema_registry import SchemaRegistry
 from tiering.types.registry import (
     ANSWER_BYTES_MAX,
     REGISTRY_AUTH,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.profiles import examples
-from tests.support.schema_samples import AVRO_RECURSIVE, AVRO_SCHEMAS, JSON_SCHEMAS
+from tests.support.samples.schema_samples import AVRO_RECURSIVE, AVRO_SCHEMAS, JSON_SCHEMAS
 from tiering.segment_columns import SEGMENT_SCHEMA
 from tiering.types.columns import (
     FIRST_ID,

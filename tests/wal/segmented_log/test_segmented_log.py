@@ -13,10 +13,9 @@ import pytest
 from crc32c import crc32c
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from support.failing_disk import FailingDisk
 
-from tests.support.profiles import examples
-from tests.support.small_segmented_logs import (
+from tests.support.chunks.failing_disk import FailingDisk
+from tests.support.logs.small_segmented_logs import (
     CAPACITY,
     FILE_HEADER_BYTES,
     FIRST_INDEX,
@@ -32,6 +31,7 @@ from tests.support.small_segmented_logs import (
     recovered,
     snapshot,
 )
+from tests.support.profiles import examples
 from wal.errors import AppendTooLarge, OutOfBounds
 from wal.segmented_log.log_file_store import RECORD_HEADER
 

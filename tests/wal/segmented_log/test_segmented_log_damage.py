@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
-from tests.support.small_segmented_logs import (
+from tests.support.logs.small_segmented_logs import (
     CAPACITY,
     FILE_HEADER_BYTES,
     FIRST_INDEX,

@@ -5,11 +5,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from support.failing_disk import FailingDisk
-from support.power_cut_disk import PowerCut, PowerCutDisk
 
-from tests.support.profiles import seeds
-from tests.support.small_segmented_logs import (
+from tests.support.chunks.failing_disk import FailingDisk
+from tests.support.chunks.power_cut_disk import PowerCut, PowerCutDisk
+from tests.support.logs.small_segmented_logs import (
     INDEX_ENTRY_BYTES,
     RECORD_HEADER_BYTES,
     UnsyncedDisk,
@@ -19,6 +18,7 @@ from tests.support.small_segmented_logs import (
     recovered,
     snapshot,
 )
+from tests.support.profiles import seeds
 from wal.errors import AppendTooLarge, StorageFailed
 
 # --- a failing disk ------------------------------------------------------------------------------

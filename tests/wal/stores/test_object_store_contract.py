@@ -14,7 +14,7 @@ from typing import Final
 
 import pytest
 
-from tests.support.blocking_in_threads import BlockingInThreads
+from tests.support.stores.blocking_in_threads import BlockingInThreads
 from wal.clock import SystemClock
 from wal.coordinates import ObjectKey
 from wal.errors import CorruptChunk, CorruptObject, ObjectExists, ObjectNotFound, Rejected

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.support.faulty_store import FaultyStore, StoreFaults
+from tests.support.stores.faulty_store import FaultyStore, StoreFaults
 from wal.clock import ManualClock
 from wal.coordinates import ObjectKey
 from wal.errors import (

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from tests.support.opened_s3 import KEY, s3_store
+from tests.support.stores.opened_s3 import KEY, s3_store
 from wal.stores.object_store import Buffer, BytesBody
 from wal.stores.s3_protocol import (
     PIECE_BYTES,

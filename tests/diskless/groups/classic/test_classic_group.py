@@ -8,8 +8,8 @@ from diskless.groups import errors as group_errors
 from diskless.groups.classic.rebalance import NEW_MEMBER_TIMEOUT_S, GroupState
 from diskless.groups.group_machine import Removed
 from diskless.groups.requests import GroupProtocol, SyncedGroup
-from tests.support.classic_group_bench import A, B, Bench, protocols
-from tests.support.group_requests import subscription
+from tests.support.groups.classic_group_bench import A, B, Bench, protocols
+from tests.support.groups.group_requests import subscription
 
 
 @pytest.fixture

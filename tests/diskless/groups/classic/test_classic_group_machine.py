@@ -27,7 +27,7 @@ from diskless.groups.classic_state import (
 )
 from diskless.groups.group_machine import Removed, Store
 from diskless.groups.requests import GroupProtocol, JoinedGroup, JoinGroup, SyncedGroup
-from tests.support.group_requests import CLIENT, join_request, subscription, sync_request
+from tests.support.groups.group_requests import CLIENT, join_request, subscription, sync_request
 from tests.support.profiles import examples
 
 PARTITIONS = 7

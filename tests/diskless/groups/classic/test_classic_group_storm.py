@@ -19,7 +19,7 @@ from diskless.groups.classic.rebalance import GroupState
 from diskless.groups.errors import MemberIdRequired, RebalanceInProgress
 from diskless.groups.group_machine import Removed, Reply, Store
 from diskless.groups.requests import JoinedGroup
-from tests.support.group_requests import CLIENT, join_request, sync_request
+from tests.support.groups.group_requests import CLIENT, join_request, sync_request
 from tests.support.profiles import seeds
 
 MEMBERS: Final = 12

@@ -11,7 +11,7 @@ from diskless.groups.classic.subscription import (
     subscribed_topics,
     write_assignment,
 )
-from tests.support.group_requests import subscription, subscription_with_owned
+from tests.support.groups.group_requests import subscription, subscription_with_owned
 
 names = st.text(max_size=10)
 partitions = st.dictionaries(names, st.frozensets(st.integers(0, 2**31 - 1), max_size=5))

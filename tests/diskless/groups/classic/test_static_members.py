@@ -6,8 +6,8 @@ from diskless.groups import errors as group_errors
 from diskless.groups.classic.classic_group import ClassicGroup
 from diskless.groups.classic.rebalance import GroupState
 from diskless.groups.requests import GroupProtocol
-from tests.support.classic_group_bench import A, B, Bench, protocols
-from tests.support.group_requests import subscription
+from tests.support.groups.classic_group_bench import A, B, Bench, protocols
+from tests.support.groups.group_requests import subscription
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from diskless.groups.classic.subscription import read_assignment
 from diskless.groups.consumer.consumer_group import ConsumerGroupState
 from diskless.groups.group_machine import Removed
 from diskless.groups.requests import ConsumerHeartbeatAnswer, GroupProtocol
-from tests.support.consumer_group_driver import ALL, TOPIC, Driver, refused
-from tests.support.consumer_requests import SESSION_S, SETTINGS, consumer_join
-from tests.support.group_requests import subscription, subscription_with_owned
+from tests.support.groups.consumer_group_driver import ALL, TOPIC, Driver, refused
+from tests.support.groups.consumer_requests import SESSION_S, SETTINGS, consumer_join
+from tests.support.groups.group_requests import subscription, subscription_with_owned
 
 
 @pytest.fixture

@@ -48,9 +48,18 @@ from diskless.groups.requests import (
     SyncedGroup,
 )
 from diskless.loop.long_work import done_at_once
-from tests.support.consumer_requests import SETTINGS as DEFAULTS
-from tests.support.consumer_requests import NumberedTopics, consumer_heartbeat, new_consumer_group
-from tests.support.group_requests import CLIENT, join_request, subscription_with_owned, sync_request
+from tests.support.groups.consumer_requests import SETTINGS as DEFAULTS
+from tests.support.groups.consumer_requests import (
+    NumberedTopics,
+    consumer_heartbeat,
+    new_consumer_group,
+)
+from tests.support.groups.group_requests import (
+    CLIENT,
+    join_request,
+    subscription_with_owned,
+    sync_request,
+)
 from tests.support.profiles import examples
 from wal.errors import AppendTooLarge, DisklessError
 

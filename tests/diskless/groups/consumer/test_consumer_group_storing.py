@@ -8,8 +8,8 @@ from diskless.groups.assignors.assignors import ASSIGNORS
 from diskless.groups.consumer.consumer_core import LOOK_AGAIN_S
 from diskless.groups.consumer.consumer_group import ConsumerGroup, ConsumerGroupState
 from diskless.groups.errors import GroupCoordinatorUnavailable, NotGroupCoordinator, UnknownMember
-from tests.support.consumer_group_driver import ALL, TOPIC, Driver, refused
-from tests.support.consumer_requests import SESSION_S
+from tests.support.groups.consumer_group_driver import ALL, TOPIC, Driver, refused
+from tests.support.groups.consumer_requests import SESSION_S
 from wal.errors import AppendTooLarge, InvalidRequest
 
 

@@ -16,9 +16,9 @@ from metadata.log.log_object import LogObject, encode_object, log_key
 from metadata.operations import CreateTopic, TopicDescription
 from metadata.records.control import LeaderChangeRecord
 from metadata.records.records import encode_record
-from tests.support.contender import LEASE_MS, Contender, FeedWires, until
+from tests.support.coordinators.contender import LEASE_MS, Contender, FeedWires, until
 from tests.support.profiles import examples
-from tests.support.stepped_store import Fate
+from tests.support.stores.stepped_store import Fate
 from wal.clock import ManualClock
 from wal.errors import CommitOutcomeUnknown, CorruptLog, NotCoordinator
 from wal.stores.memory_store import MemoryStore

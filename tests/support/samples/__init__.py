@@ -1,0 +1,9 @@
+"""Random values that Hypothesis draws, and how long it draws.
+
+- `kio_entities`: Hypothesis strategies for kio's message classes, and classes as a later Kafka
+  might have them.
+- `schema_samples`: Schemas of JSON and Avro, values of them, and the columns that should come
+  out.
+- `typed_samples`: Hypothesis strategies that follow from annotations, as layouts do
+  (wal/wire/layouts.py).
+"""
