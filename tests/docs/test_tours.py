@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 ROOT: Final = Path(__file__).parents[2]
-PACKAGES: Final = ("diskless", "tiering", "metadata", "wal", "bench")
+PACKAGES: Final = ("diskless", "tiering", "metadata", "wal", "bench", "tests/support")
 APIS: Final = ROOT / "diskless" / "api"
 """One API a file, named like it: a tour would repeat the listing."""
 
