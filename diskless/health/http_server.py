@@ -6,7 +6,9 @@ and event loop, because it has to answer when the broker's loop does not turn, a
 a page of metrics takes longer than the broker's loop may be held.
 
 With `tls` it is https; each connection gets the context that is asked for when it comes, so keys
-are replaced without a restart.
+are replaced without a restart. Handshakes cost milliseconds before anybody is known: no more than
+`handshakes_per_s` begin in a second, after a burst of as many; who comes then waits in the queue of
+the system.
 
 Nobody keeps anybody else out: a connection counts from when it is accepted. It has
 RECEIVE_TIMEOUT_S for a handshake, and again for its whole request, a head of at most HEAD_BYTES_MAX
@@ -32,6 +34,7 @@ from urllib.parse import unquote, urlsplit
 import structlog
 
 from diskless.addresses import bound_socket
+from wal.clock import Sleep
 
 CONNECTIONS_MAX: Final = 64
 HEAD_BYTES_MAX: Final = 16 * 1024
@@ -41,6 +44,8 @@ RECEIVE_TIMEOUT_S: Final = 5.0
 SEND_TIMEOUT_S: Final = 10.0
 START_TIMEOUT_S: Final = 30.0
 ACCEPT_AGAIN_S: Final = 0.1
+HANDSHAKES_PER_S: Final = 300
+_HANDSHAKE_BURST_S: Final = 1.0
 _TLS_END_S: Final = 1.0
 _LENGTH_DIGITS_MAX: Final = 10
 _METHODS: Final = ("GET", "HEAD")
@@ -98,15 +103,21 @@ class HttpServer:
         trees: Mapping[str, Route] = MappingProxyType({}),
         posts: Mapping[str, Route] = MappingProxyType({}),
         tls: Callable[[], ssl.SSLContext] | None = None,
+        handshakes_per_s: float = HANDSHAKES_PER_S,
         receive_timeout_s: float = RECEIVE_TIMEOUT_S,
+        sleep: Sleep = asyncio.sleep,
     ) -> None:
-        """`listener` is bound and listens. Routes run on this server's own loop.
+        """`listener` is bound and listens. Routes run on this server's own loop, as `sleep` does.
 
         `trees` serve all paths that start like their names, `posts` the method POST alone.
         """
         self._trees = trees
         self._posts = posts
         self._tls = tls
+        self._handshake_interval_s = 1 / handshakes_per_s
+        self._next_at = 0.0
+        """When the next handshake would be due if they came evenly, by the loop's clock."""
+        self._sleep = sleep
         self._receive_timeout_s = receive_timeout_s
         self.host, self.port = listener.getsockname()[:2]
         self._listener = listener
@@ -166,6 +177,11 @@ class HttpServer:
             task = tasks.create_task(self._serve_one(client, str(address[0])))
             self._connections[task] = client
             task.add_done_callback(functools.partial(self._ended, client))
+            if self._tls is not None:
+                self._next_at = max(self._next_at, loop.time()) + self._handshake_interval_s
+                early_s = self._next_at - loop.time() - _HANDSHAKE_BURST_S
+                if early_s > 0:
+                    await self._sleep(early_s)
 
     def _ended(self, client: socket.socket, task: asyncio.Task[None]) -> None:
         """Also of one that was cut before its task had begun."""

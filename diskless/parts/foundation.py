@@ -157,6 +157,7 @@ class Foundation:
                 trees={PREFIX: self.catalogue.route},
                 posts={TOKENS: self.catalogue.grant} if gate is not None and gate.grants else {},
                 tls=None if keys is None else lambda: keys.server,
+                handshakes_per_s=self.config.tls.handshakes_per_s,
             )
         )
 

@@ -1,9 +1,12 @@
 """The HTTP server beside the broker: what it answers, and that nobody keeps others out of it."""
 
 import socket
+import ssl
 from collections.abc import Iterator
 from contextlib import ExitStack
 from http import HTTPStatus
+from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -18,6 +21,7 @@ from diskless.health.http_server import (
     plain,
 )
 from diskless.metrics import REST_SHARE, MetricsOf, MetricsPage
+from tests.support.certificates import Certificates
 from tests.support.live_broker import until
 from wal.clock import ManualClock
 
@@ -173,3 +177,31 @@ async def test_a_page_of_metrics_is_followed_by_a_rest_of_four_times_its_cost() 
     assert slept == [0, 0.5 * REST_SHARE, 0.5 * REST_SHARE]
     assert content_type.startswith("text/plain")
     assert b"diskless_slow 1.0" in body.splitlines()
+
+
+def test_handshakes_begin_no_faster_than_their_rate(tmp_path: Path) -> None:
+    certificates = Certificates(tmp_path)
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    keys = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    keys.load_cert_chain(certificates.server)
+
+    def served(**more: Any) -> None:
+        with HttpServer(bind_http("127.0.0.1", 0), ROUTES, sleep=sleep, **more) as server:
+            for _ in range(3):
+                with (
+                    connect(server) as plain_socket,
+                    certificates.context().wrap_socket(plain_socket, server_hostname="localhost")
+                    if more
+                    else plain_socket as client,
+                ):
+                    client.sendall(b"GET /echo HTTP/1.1\r\n\r\n")
+                    assert received(client).startswith("HTTP/1.1 200")
+
+    served()
+    assert waits == [], "plain text costs less"
+    served(tls=lambda: keys, handshakes_per_s=1e-6)
+    assert [round(wait, -5) for wait in waits] == [1e6, 2e6, 3e6]
