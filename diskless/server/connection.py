@@ -362,8 +362,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- responses
 
     def _head_is_done(self) -> None:
-        # A commit answers many requests of a connection, each through a callback of its own; they
-        # leave in one turn. In a turn of ours it goes on to the answers by itself.
+        # What one commit answers leaves in one turn; a turn of ours goes on to it by itself.
         if not self._is_in_turn:
             self._go_on()
 
@@ -408,9 +407,10 @@ class Connection(asyncio.BufferedProtocol):
         """Cut the connection off when its client has been too slow or silent for too long."""
         self._look_for_unread(now)
         silent_s = now - self._last_activity
+        if self._is_finishing and self._progress.is_stuck(now):
+            self.abort()
         if self._is_closed:
-            # Closing waits for the last answers to be read; somebody who never does must not keep
-            # the socket.
+            # Closing waits for the last answers to be read, but not for ever.
             if silent_s > self._settings.request_receive_timeout_ms / 1000:
                 self.abort()
             return

@@ -30,6 +30,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from operator import itemgetter
 from typing import Final, Protocol
 
+from diskless.listeners.lingering import LINGER_S
 from diskless.server.request_budget import RequestAccount, RequestBudget
 from diskless.server.response_budget import ResponseAccount, ResponseBudget
 
@@ -65,6 +66,10 @@ class ReadProgress:
         elif self.since is None or outstanding_bytes < self._outstanding:
             self.since = now
         self._outstanding = outstanding_bytes
+
+    def is_stuck(self, now: float) -> bool:
+        """Whether a connection that ends is not worth waiting for any more."""
+        return self.since is not None and now - self.since >= LINGER_S
 
     def reset(self) -> None:
         """The client has read."""

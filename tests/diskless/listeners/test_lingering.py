@@ -156,6 +156,31 @@ async def test_an_answer_that_is_larger_than_the_socket_takes_is_read_whole_befo
         assert await _rest(client) == b""
 
 
+@on_both_loops
+async def test_who_does_not_read_the_last_answer_is_not_waited_for():
+    async def large(request: Request) -> Reply:
+        return [bytes(32 << 20)]
+
+    clock = ManualClock()
+    async with running_broker(clock=clock, apis=ApiRegistry([private_api(large)])) as broker:
+        client = await broker.connect()
+        client.writer.transport.pause_reading()
+        await call_private(client)
+        await until(lambda: broker.metrics.received["Private"] == 1)
+        (connection,) = broker.server.connections
+        await until(lambda: connection._is_write_blocked)
+        connection.finish()
+        seen = -1
+        while seen != (size := unacknowledged_bytes(connection._transport)):
+            seen = size
+            await asyncio.sleep(0.05)
+        broker.server.sweep()
+        clock.advance(LINGER_S)
+        assert broker.open_connections == 1
+        broker.server.sweep()
+        await until(lambda: not broker.open_connections)
+
+
 class _Told(asyncio.BufferedProtocol):
     """Who spoke through a transport."""
 
