@@ -1,6 +1,6 @@
-"""Stock clients of a broker with two workers: what they find with one process, they find here.
+"""Stock clients of a broker with workers: what they find with one process, they find here.
 
-The tests are those of tests/clients; only the broker is another one.
+The tests are those of tests/clients; only the broker is another one, of two workers, or of three.
 """
 
 from collections.abc import Iterator
@@ -52,8 +52,6 @@ __all__ = (
 pytestmark = pytest.mark.clients
 
 SETTINGS = {
-    "broker.workers": "2",
-    "broker.workers.active.min": "2",
     "wal.commit.interval.ms": "5",
     "group.initial.rebalance.delay.ms": "0",
     "diskless.metadata.topic.num.partitions": "2",
@@ -69,10 +67,13 @@ class WorkingBroker(BrokerProcess):
         return int(self.bootstrap.rpartition(":")[2])
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkingBroker]:
+@pytest.fixture(scope="module", params=["2", pytest.param("3", marks=pytest.mark.exhaustive)])
+def broker(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[WorkingBroker]:
     place = tmp_path_factory.mktemp("workers")
-    with WorkingBroker(place / "data", place, SETTINGS) as broker:
+    workers = {"broker.workers": request.param, "broker.workers.active.min": request.param}
+    with WorkingBroker(place / "data", place, {**SETTINGS, **workers}) as broker:
         broker.start()
         yield broker
         broker.stop()
