@@ -266,6 +266,20 @@ async def test_a_full_chunk_without_a_put_left_grows_and_then_makes_the_queue_wa
     assert rig.sealed_tokens() == [[0], [1, 2, 3, 4], [5, 6]]
 
 
+async def test_large_chunks_need_no_put_and_take_none_from_small_ones(tmp_path: Path) -> None:
+    settings = replace(EARLY, puts_per_second_max=1, puts_large_bytes=1000)
+    async with running(Rig(tmp_path, settings=settings, clock=ManualClock())) as rig:
+        for number, count in enumerate((3, 2, 1)):
+            rig.loop.append_nowait(rig.batches(count))
+            await rig.wait_sealed(number + 1)
+        # The only put is spent: a small one waits until it is large.
+        rig.loop.append_nowait(rig.batches(1))
+        await rig.wait_appended(7)
+        rig.loop.append_nowait(rig.batches(1))
+        await rig.wait_sealed(4)
+    assert rig.sealed_tokens() == [[0, 1, 2], [3, 4], [5], [6, 7]]
+
+
 async def test_a_chunk_ends_with_the_commit_interval_although_nothing_else_comes(
     tmp_path: Path,
 ) -> None:
