@@ -60,40 +60,22 @@ def run_failover(
         cluster = Cluster(bed, directory, stack)
         report.step(f"failover: {kills} leaders killed, {stops} stopped")
         rounds = [cluster.kill() for _ in range(kills)]
-        report.add_runs(
-            "failover_kill_s",
-            [max(one.values()) for one in rounds],
-            "s",
-            bound="≤ 3",
-            note=_note(rounds),
-        )
+        _add(report, "failover_kill_s", rounds, bound="≤ 3")
         rounds = [cluster.stop() for _ in range(stops)]
-        report.add_runs(
-            "failover_stop_s",
-            [max(one.values()) for one in rounds],
-            "s",
-            bound="≤ 6",
-            note=_note(rounds),
-        )
+        _add(report, "failover_stop_s", rounds, bound="≤ 6")
         report.step(f"failover: {moves} brokers that end and come back")
         rounds = [cluster.move() for _ in range(moves)]
-        report.add_runs(
-            "planned_move_s",
-            [max(one.values()) for one in rounds],
-            "s",
-            bound="≤ 1",
-            note=_note(rounds),
-        )
+        _add(report, "planned_move_s", rounds, bound="≤ 1")
         report.step(f"failover: {gateway_kills} gateways killed that lead nothing")
         cluster.start_gateway()
         rounds = [cluster.kill_gateway() for _ in range(gateway_kills)]
-        report.add_runs(
-            "gateway_kill_s",
-            [max(one.values()) for one in rounds],
-            "s",
-            bound="≤ 3",
-            note=_note(rounds),
-        )
+        _add(report, "gateway_kill_s", rounds, bound="≤ 3")
+
+
+def _add(report: Report, key: str, rounds: Sequence[Mapping[str, float]], *, bound: str) -> None:
+    """The slowest kind of each round counts."""
+    slowest = [max(one.values()) for one in rounds]
+    report.add_runs(key, slowest, "s", bound=bound, note=_note(rounds))
 
 
 def _note(rounds: Sequence[Mapping[str, float]]) -> str:
