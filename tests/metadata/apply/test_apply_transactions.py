@@ -8,7 +8,6 @@ import pytest
 
 from metadata.records.groups import CommittedOffset
 from metadata.records.records import (
-    FileCommittedRecord,
     RecordsDeletedRecord,
     TopicDeletedRecord,
 )
@@ -17,110 +16,26 @@ from metadata.records.transactions import (
     EndedPartition,
     TransactionalIdsExpiredRecord,
     TransactionalOffsetsRecord,
-    TransactionBeganRecord,
     TransactionCompletedRecord,
-    TransactionDecidedRecord,
-    TransactionEndedRecord,
-    TransactionGrewRecord,
 )
 from metadata.state.group_queries import group_offsets
-from metadata.state.image import CommittedImage
-from metadata.state.state import load_image
 from metadata.state.transactions.transaction_queries import load_closed, pending_partitions
 from metadata.transaction_operations import (
     ClosedKey,
     ClosedTransaction,
-    TransactionGroup,
-    TransactionPartition,
     TransactionState,
 )
-from tests.support.applied_state import START_MS, AppliedState, applied_state
-from wal.columns import FEW_MAX
-from wal.coordinates import TopicIdPartition
-from wal.errors import CorruptState
-
-BEGAN = TransactionBeganRecord(
-    transactional_id="t",
-    producer_id=7,
-    producer_epoch=1,
-    last_producer_id=-1,
-    last_epoch=-1,
-    timeout_ms=60_000,
-    at_ms=START_MS,
+from tests.support.applied_state import START_MS, applied_state
+from tests.support.transactions.applied_transactions import (
+    BEGAN,
+    assert_sound,
+    decided,
+    ended,
+    grew,
+    of_transaction,
 )
-
-
-def grew(number: int, *partitions: TopicIdPartition) -> TransactionGrewRecord:
-    return TransactionGrewRecord(
-        transactional_id="t",
-        number=number,
-        at_ms=START_MS + number,
-        bumps_epoch=False,
-        partitions=[TransactionPartition(partition, 0) for partition in partitions],
-        groups=[TransactionGroup("g", 0)],
-    )
-
-
-def decided(number: int, *, is_commit: bool) -> TransactionDecidedRecord:
-    return TransactionDecidedRecord(
-        transactional_id="t",
-        number=number,
-        is_commit=is_commit,
-        producer_epoch=1,
-        last_epoch=-1,
-        next_producer_id=-1,
-        at_ms=START_MS,
-    )
-
-
-def ended(
-    number: int, *partitions: EndedPartition, is_commit: bool, producer: int = 7
-) -> TransactionEndedRecord:
-    return TransactionEndedRecord(
-        producer_id=producer,
-        producer_epoch=1,
-        number=number,
-        is_commit=is_commit,
-        coordinator_epoch=3,
-        ended_ms=START_MS,
-        partitions=partitions,
-        group_id="g",
-    )
-
-
-def of_transaction(
-    state: AppliedState,
-    partition: TopicIdPartition,
-    number: int,
-    *,
-    producer: int = 7,
-    count: int = 1,
-) -> FileCommittedRecord:
-    record = state.file(*[(partition, 2, 10, START_MS)] * count, producer=producer)
-    batches = [
-        batch._replace(
-            transaction_number=number, base_sequence=2 * place, last_sequence=2 * place + 1
-        )
-        for place, batch in enumerate(record.batches)
-    ]
-    return replace(record, batches=batches)
-
-
-async def reloaded(state: AppliedState) -> CommittedImage:
-    image = CommittedImage(producers_max=1_000)
-    await state.state.read(partial(load_image, image=image))
-    return image
-
-
-async def assert_sound(state: AppliedState) -> None:
-    assert not await state.violations()
-    image, stored = state.image, await reloaded(state)
-    assert stored.transactions.ids == image.transactions.ids
-    assert stored.partitions == image.partitions
-    for partition in image.partitions.values():
-        assert [*stored.transactions.open_of(partition.id).items()] == [
-            *image.transactions.open_of(partition.id).items()
-        ]
+from wal.columns import FEW_MAX
+from wal.errors import CorruptState
 
 
 @pytest.mark.parametrize("as_leader", [False, True])

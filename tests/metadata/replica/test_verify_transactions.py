@@ -11,7 +11,6 @@ from metadata.replica.verify import check_state
 from metadata.replica.verify_transactions import held_transactions, unheld
 from metadata.state.schema import MARKERS
 from metadata.transaction_operations import TransactionState
-from tests.metadata.apply.test_apply_transactions import BEGAN, ended, grew, of_transaction
 from tests.support.applied_state import START_MS, AppliedState, applied_state
 from tests.support.logs.snapshot_bench import (
     PrunableLog,
@@ -20,6 +19,7 @@ from tests.support.logs.snapshot_bench import (
     opened,
     snapshots_in,
 )
+from tests.support.transactions.applied_transactions import BEGAN, ended, grew, of_transaction
 from wal.clock import ManualClock
 from wal.stores.memory_store import MemoryStore
 

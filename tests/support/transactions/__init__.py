@@ -1,5 +1,6 @@
 """Transactions over several coordinators, their model, and storms of them.
 
+- `applied_transactions`: Records of a transaction as a partition applies them.
 - `committed_values`: A producer whose transactions end one way or the other, and the values
   that it committed.
 - `held_numbers`: Numbers of transactions, which a test gives when it wants to.
