@@ -8,6 +8,7 @@ The job:
   Parquet object; `wal_rows`: those batches as Arrow rows
 - `merging`: a folder: small neighbouring segments become one
 - `compaction`: a folder: of each key the newest record stays
+- `spark_python`: which Python tasks run in, and what they are sent
 - `coordinator_client`: the operations that a job, and a reader of tables, needs of a broker
 
 The Spark source: `source`.

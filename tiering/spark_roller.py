@@ -22,11 +22,9 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import warnings
-import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
@@ -45,6 +43,7 @@ from metadata.rewrites import Rewrite, RewritePlan, outcome_of
 from tiering.merging.merge import merge
 from tiering.roll import Rolled
 from tiering.rounds import Done, Failed, Plan, Written, attempted, describe
+from tiering.spark_python import choose_python, is_local, package_zip
 from tiering.types.registry import RegistrySettings
 from tiering.types.typed_roll import roll_as_planned
 from wal import failpoint
@@ -81,8 +80,6 @@ _LOCAL_DEFAULTS: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
 }
-
-_SHIPPED_PACKAGES: Final = ("wal", "metadata", "tiering")
 
 # Spark's chatter at start and its stack traces for what is reported anyway would hide the job's own
 # lines; what remains is what makes Spark stop.
@@ -236,19 +233,6 @@ class SparkRoller:
         return session
 
 
-def choose_python(context: SparkContext) -> None:
-    """Have tasks run in the Python that was asked for, or on one machine in this one.
-
-    By default they run whatever `python3` is on the PATH, without our dependencies.
-    """
-    configured = context.getConf().get("spark.pyspark.python")
-    python = configured or os.environ.get("PYSPARK_PYTHON")
-    if python:
-        context.pythonExec = python
-    elif is_local(context.master):
-        context.pythonExec = sys.executable
-
-
 def _conf(settings: Mapping[str, str]) -> SparkConf:
     conf = SparkConf(loadDefaults=False)
     for key, value in settings.items():
@@ -269,17 +253,6 @@ def require_java() -> None:
         " apt install openjdk-17-jre-headless; macOS: brew install openjdk@17) or point JAVA_HOME"
         " at it. The broker itself needs no Java."
     )
-
-
-def package_zip(directory: Path) -> Path:
-    """A zip file in `directory` with the packages that a task imports."""
-    target = directory / "diskless-tiering.zip"
-    root = Path(__file__).resolve().parent.parent
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        for package in _SHIPPED_PACKAGES:
-            for source in sorted((root / package).rglob("*.py")):
-                archive.write(source, source.relative_to(root))
-    return target
 
 
 # --- in the tasks --------------------------------------------------------------------------------
@@ -395,11 +368,6 @@ def _handler_kept(number: signal.Signals) -> Iterator[None]:
 def _temporary_directory() -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="diskless-tier-") as directory:
         yield directory
-
-
-def is_local(master: str | None) -> bool:
-    """Whether tasks run in the processes of this machine's driver."""
-    return master is not None and (master == "local" or master.startswith("local["))
 
 
 def _with_retries(master: str) -> str:

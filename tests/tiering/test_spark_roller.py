@@ -34,7 +34,8 @@ from tiering.jobs.rolls import roll_once
 from tiering.roll import Rolled, roll
 from tiering.rounds import Done, Failed, Work, Written
 from tiering.segment_columns import TIMESTAMP_MS_MAX, TIMESTAMP_MS_MIN
-from tiering.spark_roller import SparkRoller, in_halves, package_zip, require_java
+from tiering.spark_python import package_zip
+from tiering.spark_roller import SparkRoller, in_halves, require_java
 from wal.errors import InvalidSettings
 from wal.failpoint import ENVIRONMENT_VARIABLE
 from wal.stores.blocking_store import BlockingStore

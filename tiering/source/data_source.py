@@ -1,4 +1,8 @@
-"""`format("diskless")` itself: what Spark is given to register."""
+"""`format("diskless")` itself: what Spark is given to register.
+
+Each Python worker of Spark imports this module, mostly to read: writing is imported where a query
+writes.
+"""
 
 from typing import Final
 
@@ -22,8 +26,6 @@ from tiering.source.options import (
 )
 from tiering.source.reading import encoded_types
 from tiering.source.topic_types import typed_fields
-from tiering.source.writing.at_least_once import Sink, StreamSink
-from tiering.source.writing.exactly_once import ExactlyOnceSink, ExactlyOnceStreamSink
 from wal.errors import InvalidSettings
 
 _STREAMING_ONLY: Final = ("maxOffsetsPerTrigger", "maxBytesPerTrigger")
@@ -71,9 +73,13 @@ class DisklessDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         options = self._parsed_sink(overwrite)
         if options.sink_id is None:
+            from tiering.source.writing.at_least_once import Sink
+
             return Sink(options, schema)
         if options.batch_id is None:
             raise InvalidSettings("option sink.id of df.write needs sink.batch.id beside it")
+        from tiering.source.writing.exactly_once import ExactlyOnceSink
+
         return ExactlyOnceSink(options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
@@ -81,7 +87,11 @@ class DisklessDataSource(DataSource):
         if options.batch_id is not None:
             raise InvalidSettings("option sink.batch.id is for df.write; a stream has its own")
         if options.sink_id is None:
+            from tiering.source.writing.at_least_once import StreamSink
+
             return StreamSink(options, schema)
+        from tiering.source.writing.exactly_once import ExactlyOnceStreamSink
+
         return ExactlyOnceStreamSink(options, schema)
 
     def _parsed_sink(self, overwrite: bool) -> SinkOptions:

@@ -15,7 +15,7 @@ from pyspark.errors import PySparkAttributeError
 from pyspark.sql import SparkSession
 
 from tiering.source.data_source import DisklessDataSource
-from tiering.spark_roller import choose_python, is_local, package_zip
+from tiering.spark_python import choose_python, is_local, package_zip
 
 
 def register(spark: SparkSession) -> None:
