@@ -6,8 +6,8 @@ out whether a partition ever had two owners, whether anything was delivered twic
 one interval, and whether an owner went on where the one before it had stopped.
 
 A client may be told too late that it has lost its partitions: the broker gives them to others when
-the member's session has ended, which is while the client cannot hear it. Intervals that end so
-count as ended one session earlier.
+the member's session has ended, which is while the client cannot hear it. Intervals that end so, or
+with a commit that is refused because of it, count as ended one session earlier.
 """
 
 import math

@@ -29,6 +29,8 @@ HEARTBEAT_MS: Final = 300
 POLL_S: Final = 0.2
 COMMIT_EVERY: Final = 50
 """Records that a member reads between two commits."""
+NO_MEMBER_ANY_MORE: Final = ("UNKNOWN_MEMBER_ID", "FENCED_MEMBER_EPOCH")
+"""What a member is told whose session has ended, be it while it gives partitions up."""
 
 
 class StormMember:
@@ -150,8 +152,8 @@ class ConfluentStormMember(StormMember):
 
     def _revoked(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         partitions = self._held(places)
-        self._commit(consumer, partitions)
-        self._ledger.ended(self.name, partitions)
+        refusal = self._commit(consumer, partitions)
+        self._ledger.ended(self.name, partitions, was_lost=refusal in NO_MEMBER_ANY_MORE)
 
     def _lost(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         self._ledger.ended(self.name, self._held(places), was_lost=True)
@@ -159,21 +161,23 @@ class ConfluentStormMember(StormMember):
     def _held(self, places: Sequence[TopicPartition]) -> list[int]:
         return [one.partition for one in places if one.partition not in self._given_too_late]
 
-    def _commit(self, consumer: Consumer, partitions: Sequence[int]) -> None:
+    def _commit(self, consumer: Consumer, partitions: Sequence[int]) -> str | None:
+        """The name of the error with which the commit was refused, if it was."""
         positions = self._ledger.positions(self.name, partitions)
         if not positions:
-            return
+            return None
         places = [TopicPartition(self._topic, *position) for position in positions.items()]
         try:
             answers = consumer.commit(offsets=places, asynchronous=False)
+            errors = [place.error for place in answers if place.error is not None]
         except KafkaException as error:
-            self._ledger.refused(self.name, error.args[0].name())
-            return
-        refused = [place.error for place in answers if place.error is not None]
-        if refused:
-            self._ledger.refused(self.name, refused[0].name())
-        else:
+            errors = [error.args[0]]
+        if not errors:
             self._ledger.committed(self.name, positions)
+            return None
+        refusal: str = errors[0].name()
+        self._ledger.refused(self.name, refusal)
+        return refusal
 
 
 class KafkaPythonStormMember(StormMember):
