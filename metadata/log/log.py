@@ -10,7 +10,7 @@ Any number of processes may have the same log open and read it. At any time at m
 *leads*: it alone appends and prunes. The log itself is the election: the process that has caught up
 and appends the next batch with `lead` is the leader from then on, and has deposed the one before.
 
-Every implementation keeps these promises; tests/support/log_contract.py asks for each of them:
+Every implementation keeps these promises; tests/support/logs/log_contract.py asks for each of them:
 
 L1  When `append` or `lead` returns, its records survive whatever the implementation promises to
     survive (the local log: the death of every process and the loss of power, not the loss of the

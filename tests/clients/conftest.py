@@ -8,9 +8,9 @@ from contextlib import closing
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from tests.support.brokers.live_broker import LiveBroker
 from tests.support.clients.jvm import NEWEST, JvmUnavailable, KafkaTools
 from tests.support.groups.group_members import Group
-from tests.support.live_broker import LiveBroker
 from tests.support.stock_clients import KafkaAdminClient, confluent_admin
 
 _names = itertools.count()

@@ -22,7 +22,7 @@ from confluent_kafka.admin import (
 from diskless.loop.early_end import EarlyEnd
 from diskless.ports import ClientInfo, FetchPartition
 from metadata.workers.retention import RetentionWorker
-from tests.support.live_broker import LiveBroker
+from tests.support.brokers.live_broker import LiveBroker
 from tests.support.stock_clients import (
     TIMEOUT_S,
     ConfluentKafka,

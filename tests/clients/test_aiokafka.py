@@ -14,7 +14,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 from aiokafka.errors import IllegalStateError, TopicAlreadyExistsError, for_code
 
-from tests.support.live_broker import LiveBroker
+from tests.support.brokers.live_broker import LiveBroker
 from tests.support.stock_clients import TIMEOUT_S
 
 pytestmark = pytest.mark.clients

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 import pytest
 from confluent_kafka.admin import NewTopic
 
+from tests.support.brokers.live_broker import LiveBroker
 from tests.support.clients.client_matrix import (
     CONSUMER_GROUP_HEARTBEAT,
     OWN,
@@ -31,7 +32,6 @@ from tests.support.clients.jvm import KAFKA_VERSIONS, JvmUnavailable, kafka_tool
 from tests.support.clients.kafkajs import KafkaJs, node_process
 from tests.support.clients.kcat import Kcat, kcat_or_skip
 from tests.support.exhaustive import IS_EXHAUSTIVE
-from tests.support.live_broker import LiveBroker
 from tests.support.stock_clients import (
     CODECS,
     STOCK_CLIENTS,

@@ -19,11 +19,11 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartiti
 
 from demo.broker_process import BrokerProcess
 from tests.support import stock_clients as clients
+from tests.support.brokers.live_broker import until
 from tests.support.clients.jvm import KAFKA_VERSIONS, JavaProcess, JvmUnavailable, java_program
-from tests.support.live_broker import until
 from tests.support.ports import own_port
-from tests.support.rolled import roll_everything
 from tests.support.tiers.compacted import compact_everything
+from tests.support.tiers.rolled import roll_everything
 
 pytestmark = [pytest.mark.clients, pytest.mark.jvm, pytest.mark.exhaustive]
 

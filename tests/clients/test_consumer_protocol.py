@@ -21,6 +21,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
+from tests.support.brokers.live_broker import LiveBroker, until
 from tests.support.groups.group_members import (
     AioKafkaMember,
     ConfluentMember,
@@ -34,7 +35,6 @@ from tests.support.groups.group_members import (
     stop,
     values,
 )
-from tests.support.live_broker import LiveBroker, until
 from tests.support.stock_clients import TIMEOUT_S, confluent_consumer, create_topic
 
 pytestmark = [

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 from confluent_kafka import TopicCollection
 
-from tests.support.live_broker import LiveBroker
+from tests.support.brokers.live_broker import LiveBroker
 from tests.support.questions.admin_questions import AdminQuestions
 from tests.support.questions.asker import API_VERSIONS, PRODUCE, TOPIC
 from tests.support.questions.group_questions import GroupQuestions

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from metadata.operations import CreateTopic, TopicDescription
-from tests.support.live_broker import LiveBroker, until
+from tests.support.brokers.live_broker import LiveBroker, until
 from tests.support.stock_clients import ConfluentKafka, KafkaConsumer, PythonTopicPartition, Record
 
 PARTITIONS = 12

@@ -25,6 +25,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient
 
+from tests.support.brokers.live_broker import LiveBroker, until
 from tests.support.groups.group_members import (
     MEMBERS,
     AioKafkaMember,
@@ -39,7 +40,6 @@ from tests.support.groups.group_members import (
     stop,
     values,
 )
-from tests.support.live_broker import LiveBroker, until
 from tests.support.stock_clients import TIMEOUT_S, confluent_admin, confluent_consumer
 
 with warnings.catch_warnings():

@@ -11,10 +11,10 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from tests.support import stock_clients as clients
+from tests.support.brokers.live_broker import LiveBroker
 from tests.support.clients.java_client import JavaKafka
 from tests.support.clients.jvm import KafkaTools
-from tests.support.live_broker import LiveBroker
-from tests.support.rolled import roll_everything
+from tests.support.tiers.rolled import roll_everything
 from tiering import raw_batches
 from wal.records.record_batch import EncodedBatch
 

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import pytest
 
+from tests.support.brokers.live_broker import LiveBroker
 from tests.support.clients.java_client import scenario
 from tests.support.clients.jvm import KAFKA_VERSIONS, KafkaTools
-from tests.support.live_broker import LiveBroker
 from tests.support.stock_clients import ConfluentKafka, Record, confluent_admin, create_topic
 
 pytestmark = [

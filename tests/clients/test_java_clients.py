@@ -14,10 +14,10 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from demo.broker_process import BrokerProcess
+from tests.support.brokers.live_broker import LiveBroker
 from tests.support.clients.java_client import JavaKafka, scenario
 from tests.support.clients.jvm import KafkaTools
 from tests.support.clients.kafka_commands import check_quiet
-from tests.support.live_broker import LiveBroker
 from tests.support.stock_clients import (
     CODECS,
     STOCK_CLIENTS,

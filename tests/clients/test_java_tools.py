@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import pytest
 
+from tests.support.brokers.live_broker import LiveBroker, until
 from tests.support.clients.jvm import Finished, JavaProcess, KafkaTools
 from tests.support.clients.kafka_commands import KafkaCommands, check_quiet, table
-from tests.support.live_broker import LiveBroker, until
 from tests.support.stock_clients import ConfluentKafka, Record
 
 pytestmark = [pytest.mark.clients, pytest.mark.jvm]

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import pytest
 
+from tests.support.brokers.live_broker import LiveBroker, until
 from tests.support.groups.group_members import Group, KafkaPythonMember, stop
-from tests.support.live_broker import LiveBroker, until
 from tests.support.stock_clients import ConfluentKafka, PythonTopicPartition, Record
 
 with warnings.catch_warnings():

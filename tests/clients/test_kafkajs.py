@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import pytest
 
+from tests.support.brokers.live_broker import LiveBroker, until
 from tests.support.clients.kafkajs import (
     KafkaJs,
     KafkaJsError,
@@ -17,7 +18,6 @@ from tests.support.clients.kafkajs import (
     node_process,
 )
 from tests.support.groups.group_members import ConfluentMember, Group, produce, stop, values
-from tests.support.live_broker import LiveBroker, until
 from tests.support.stock_clients import ConfluentKafka, KafkaPython, Record
 
 pytestmark = pytest.mark.clients

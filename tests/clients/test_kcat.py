@@ -11,8 +11,8 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from tests.support import stock_clients as clients
+from tests.support.brokers.live_broker import LiveBroker
 from tests.support.clients.kcat import Kcat, kcat_or_skip
-from tests.support.live_broker import LiveBroker
 
 pytestmark = pytest.mark.clients
 

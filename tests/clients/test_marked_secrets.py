@@ -34,10 +34,10 @@ from cryptography.hazmat.primitives.serialization import (
 
 from demo.broker_process import DISKLESS, BrokerError, BrokerProcess
 from diskless.config import Config
-from tests.support.certificates import Certificates
-from tests.support.live_broker import until
+from tests.support.brokers.live_broker import until
 from tests.support.ports import own_port
 from tests.support.s3_servers import s3_client
+from tests.support.security.certificates import Certificates
 from wal.settings import settings_of
 
 MARKER: Final = "mArKeR7c0ffee"

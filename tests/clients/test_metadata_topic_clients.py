@@ -14,7 +14,7 @@ from metadata.operations import METADATA_TOPIC
 from metadata.records.file_committed import FileCommittedRecord
 from metadata.records.records import MetadataRecord, PartitionCreatedRecord, decode_record
 from tests.support import stock_clients as clients
-from tests.support.live_broker import LiveBroker, until
+from tests.support.brokers.live_broker import LiveBroker, until
 
 pytestmark = pytest.mark.clients
 

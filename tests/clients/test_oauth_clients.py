@@ -16,12 +16,18 @@ from kafka import KafkaConsumer, KafkaProducer
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from diskless.cli.cli import main
-from tests.support.authorization_server import AUDIENCE, CLIENT, ISSUER, AuthorizationServer, Issuer
+from tests.support.brokers.live_broker import LiveBroker, until
 from tests.support.clients.java_client import scenario
 from tests.support.clients.jvm import KAFKA_VERSIONS, JvmUnavailable, KafkaTools
-from tests.support.kafka_raw_client import RawClient
-from tests.support.live_broker import LiveBroker, until
 from tests.support.ports import own_port
+from tests.support.questions.kafka_raw_client import RawClient
+from tests.support.security.authorization_server import (
+    AUDIENCE,
+    CLIENT,
+    ISSUER,
+    AuthorizationServer,
+    Issuer,
+)
 from wal.errors import InvalidSettings
 
 pytestmark = pytest.mark.clients

@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, Producer, ThrottleEvent, TopicPartition
 
 from metadata.operations import AlterClientQuotas
 from tests.support import stock_clients as clients
-from tests.support.live_broker import LiveBroker, until
+from tests.support.brokers.live_broker import LiveBroker, until
 
 pytestmark = pytest.mark.clients
 

@@ -17,9 +17,9 @@ from typing import Any, Final
 
 import pytest
 
+from tests.support.brokers.live_broker import LiveBroker
 from tests.support.clients.jvm import KAFKA_VERSIONS, KafkaTools
 from tests.support.clients.kafka_broker import kafka_broker
-from tests.support.live_broker import LiveBroker
 from tests.support.ports import own_port
 from tests.support.security.refused_requests import (
     QUESTIONS,

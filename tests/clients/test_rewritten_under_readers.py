@@ -16,9 +16,9 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from tests.support import stock_clients as clients
-from tests.support.live_broker import LiveBroker, until
-from tests.support.rolled import merge_everything, roll_everything
+from tests.support.brokers.live_broker import LiveBroker, until
 from tests.support.tiers.compacted import compact_everything
+from tests.support.tiers.rolled import merge_everything, roll_everything
 from tiering.source.planning import Share
 from tiering.source.rows.share_rows import Wanted, share_tables
 from tiering.source.topic_log import TopicLog

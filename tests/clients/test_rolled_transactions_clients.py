@@ -12,8 +12,8 @@ from typing import Final
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
-from tests.support.live_broker import LiveBroker
-from tests.support.rolled import merge_everything, roll_everything
+from tests.support.brokers.live_broker import LiveBroker
+from tests.support.tiers.rolled import merge_everything, roll_everything
 from tiering.source.planning import Share
 from tiering.source.rows.share_rows import Wanted, share_tables
 from tiering.source.topic_log import TopicLog

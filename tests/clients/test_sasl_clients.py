@@ -22,9 +22,9 @@ from confluent_kafka.admin import (
 from kafka import KafkaConsumer, TopicPartition
 
 from diskless.cli.cli import main
-from tests.support.kafka_raw_client import RawClient, frame
-from tests.support.live_broker import LiveBroker, until
+from tests.support.brokers.live_broker import LiveBroker, until
 from tests.support.ports import own_port
+from tests.support.questions.kafka_raw_client import RawClient, frame
 
 pytestmark = pytest.mark.clients
 

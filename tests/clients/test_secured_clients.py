@@ -17,13 +17,13 @@ import pytest
 
 from diskless.cli.cli import main
 from metadata.acls import AclFilter
-from tests.support.authorization_server import AUDIENCE, ISSUER, Issuer
-from tests.support.certificates import LONG_AGO, Certificates
+from tests.support.brokers.live_broker import LiveBroker, until
 from tests.support.clients.jvm import KAFKA_VERSIONS, JvmUnavailable
 from tests.support.clients.kafkajs import node_process
 from tests.support.clients.kcat import kcat_or_skip
-from tests.support.live_broker import LiveBroker, until
 from tests.support.ports import own_port
+from tests.support.security.authorization_server import AUDIENCE, ISSUER, Issuer
+from tests.support.security.certificates import LONG_AGO, Certificates
 from tests.support.security.secured_clients import (
     OAUTHBEARER,
     AioKafka,

@@ -10,11 +10,11 @@ from typing import Final, NamedTuple
 import pytest
 
 from metadata.acls import AclBinding
-from tests.support.certificates import Certificates
+from tests.support.brokers.live_broker import LiveBroker
 from tests.support.clients.jvm import KafkaTools
 from tests.support.clients.kafka_commands import KafkaCommands
-from tests.support.live_broker import LiveBroker
 from tests.support.ports import own_port
+from tests.support.security.certificates import Certificates
 
 pytestmark = [pytest.mark.clients, pytest.mark.jvm, pytest.mark.exhaustive]
 

@@ -13,8 +13,8 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
+from tests.support.brokers.live_broker import LiveBroker
 from tests.support.clients.jvm import JvmUnavailable
-from tests.support.live_broker import LiveBroker
 from tests.support.stock_clients import (
     TIMEOUT_S,
     ConfluentKafka,

@@ -18,8 +18,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, To
 from demo.broker_process import BrokerProcess
 from tests.support import stock_clients as clients
 from tests.support.brokers.broker_cluster import Cluster
+from tests.support.brokers.live_broker import until
 from tests.support.clients.jvm import KAFKA_VERSIONS, JavaProcess, JvmUnavailable, java_program
-from tests.support.live_broker import until
 
 pytestmark = [pytest.mark.clients, pytest.mark.jvm, pytest.mark.exhaustive]
 

@@ -15,8 +15,8 @@ from confluent_kafka import OFFSET_END, TopicPartition
 from confluent_kafka.admin import NewTopic
 
 from tests.support import stock_clients as clients
-from tests.support.live_broker import LiveBroker, until
-from tests.support.rolled import roll_everything
+from tests.support.brokers.live_broker import LiveBroker, until
+from tests.support.tiers.rolled import roll_everything
 
 pytestmark = pytest.mark.clients
 

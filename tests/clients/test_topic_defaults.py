@@ -7,7 +7,7 @@ from confluent_kafka.admin import ConfigEntry, ConfigResource, NewTopic, Resourc
 from diskless.config import load_config
 from diskless.topics.topic_defaults import topic_defaults
 from tests.support import stock_clients as clients
-from tests.support.live_broker import LiveBroker
+from tests.support.brokers.live_broker import LiveBroker
 
 pytestmark = pytest.mark.clients
 

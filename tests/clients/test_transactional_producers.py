@@ -13,9 +13,9 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from tests.support.brokers.live_broker import LiveBroker, until
 from tests.support.clients.jvm import KafkaTools
 from tests.support.clients.kafka_commands import KafkaCommands, table
-from tests.support.live_broker import LiveBroker, until
 from tests.support.stock_clients import (
     TIMEOUT_S,
     AIOKafkaProducer,

@@ -18,13 +18,13 @@ from confluent_kafka import KafkaException, TopicPartition
 from metadata.operations import ListedOffset
 from tests.support import stock_clients as clients
 from tests.support.brokers.broker_cluster import Cluster
+from tests.support.brokers.live_broker import until
 from tests.support.clients.numbered_records import (
     PARTITIONS,
     NumberedProducer,
     assert_each_once,
     everything,
 )
-from tests.support.live_broker import until
 from wal.coordinates import TopicIdPartition
 from wal.errors import CommitFailed, CommitOutcomeUnknown, DisklessError, NotCoordinator
 

@@ -12,6 +12,7 @@ from typing import Final
 import pytest
 
 from tests.support.brokers.broker_cluster import Cluster
+from tests.support.brokers.live_broker import until
 from tests.support.clients.numbered_records import (
     PARTITIONS,
     NumberedProducer,
@@ -19,7 +20,6 @@ from tests.support.clients.numbered_records import (
     everything,
 )
 from tests.support.exhaustive import IS_EXHAUSTIVE
-from tests.support.live_broker import until
 from tests.support.s3_servers import S3Server, on_every_server
 from wal.coordinates import TopicIdPartition
 

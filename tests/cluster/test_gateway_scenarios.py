@@ -15,7 +15,7 @@ import pytest
 
 from metadata.clients.produce_gateways import gateway_count
 from tests.support.brokers.broker_racks import PARTITIONS, ROUNDS, Racks
-from tests.support.live_broker import until
+from tests.support.brokers.live_broker import until
 
 RACKS = ("a", "b", "c")
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.brokers.broker_racks import PARTITIONS, Racks
+from tests.support.brokers.live_broker import until
 from tests.support.clients.numbered_records import NumberedProducer, assert_each_once
-from tests.support.live_broker import until
 
 IN_B = "diskless_az=b"
 NO_SESSION_ENDS = {"broker.session.timeout.ms": "600000"}

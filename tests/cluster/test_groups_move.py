@@ -10,6 +10,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from demo.broker_process import BrokerProcess
+from tests.support.brokers.live_broker import until
 from tests.support.groups.group_members import (
     AioKafkaMember,
     ConfluentMember,
@@ -18,7 +19,6 @@ from tests.support.groups.group_members import (
     Member,
     stop,
 )
-from tests.support.live_broker import until
 from tests.support.stock_clients import QUIET, TIMEOUT_S
 
 pytestmark = pytest.mark.clients

@@ -18,8 +18,8 @@ from metadata.metadata_version import METADATA_VERSION
 from metadata.records.control import BrokerUnregisteredRecord
 from tests.support.brokers.broker_cluster import SETTINGS, Cluster
 from tests.support.brokers.broker_racks import logged_records
+from tests.support.brokers.live_broker import until
 from tests.support.clients.numbered_records import NumberedProducer, assert_each_once
-from tests.support.live_broker import until
 
 
 class Stranger:

@@ -18,7 +18,7 @@ from diskless.sasl.broker_secrets import broker_password
 from diskless.sasl.cluster_secret import decode_secret
 from metadata.clients.sasl_login import LoginRefused
 from metadata.operations import WHATEVER_IS_DUE
-from tests.support.live_broker import LiveBroker, until
+from tests.support.brokers.live_broker import LiveBroker, until
 from tests.support.ports import own_port
 from tiering.coordinator_client import CoordinatorClient
 from wal.errors import InvalidSettings

@@ -27,10 +27,10 @@ from diskless.sasl.cluster_secret import (
 from metadata.clients.sasl_login import LoginRefused
 from tests.support.brokers.broker_cluster import Cluster
 from tests.support.brokers.gate import Gate
-from tests.support.certificates import Certificates
+from tests.support.brokers.live_broker import until
 from tests.support.clients.steady_load import SteadyLoad, read_back
-from tests.support.live_broker import until
 from tests.support.ports import own_port
+from tests.support.security.certificates import Certificates
 from tiering.coordinator_client import CoordinatorClient
 from wal.clock import SystemClock
 from wal.security.client_login import ClientLogin, SaslMechanism

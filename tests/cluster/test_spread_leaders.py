@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.brokers.broker_racks import Racks
-from tests.support.live_broker import until
+from tests.support.brokers.live_broker import until
 
 BROKERS = {1, 2, 3, 4}
 WITHIN_S = 120.0

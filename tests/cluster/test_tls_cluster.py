@@ -8,10 +8,10 @@ from typing import Final
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.support.certificates import Certificates
+from tests.support.brokers.live_broker import LiveBroker, until
 from tests.support.clients.steady_load import SteadyLoad, read_back
-from tests.support.live_broker import LiveBroker, until
 from tests.support.ports import own_port
+from tests.support.security.certificates import Certificates
 
 BROKERS: Final = (1, 2, 3)
 TIMEOUT_S: Final = 60.0

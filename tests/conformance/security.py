@@ -19,7 +19,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from demo.broker_process import BrokerProcess
-from tests.support.certificates import Certificates
+from tests.support.security.certificates import Certificates
 
 SASL_SSL: Final = "sasl_ssl"
 SUITE_USER: Final = "suite"

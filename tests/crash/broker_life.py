@@ -49,9 +49,9 @@ from metadata.workers.producer_expiry import ProducerExpiry
 from metadata.workers.retention import RetentionWorker
 from metadata.workers.row_sweeper import RowSweeper
 from metadata.workers.snapshot_keeper import SnapshotKeeper, SnapshotSettings
-from tests.support.coordinator_bench import rolled
-from tests.support.coordinator_worlds import NoSyncDisk
-from tests.support.named_rows import named_rows
+from tests.support.coordinators.coordinator_bench import rolled
+from tests.support.coordinators.coordinator_worlds import NoSyncDisk
+from tests.support.coordinators.named_rows import named_rows
 from wal.chunks.chunk import ChunkIdentity
 from wal.chunks.chunk_batches import ChunkEntry
 from wal.chunks.wal_object import plan_wal_object

@@ -16,7 +16,7 @@ from tests.crash.broker_life import (
     Answer,
     Life,
 )
-from tests.support.coordinator_bench import batch
+from tests.support.coordinators.coordinator_bench import batch
 from wal.clock import ManualClock
 from wal.coordinates import BatchExtent, ByteOffset, ObjectKey, TopicIdPartition
 from wal.ulid import ulid_at, wal_object_key

@@ -27,7 +27,7 @@ import pytest
 from tests.crash.broker_life import DOOMED, KEPT, LOG_KINDS, SETTINGS
 from tests.crash.killed_lives import ANSWERS, INVENTORY, OPENING, CrashPoint, Lives
 from tests.crash.life_script import script
-from tests.support.coordinator_model import CoordinatorModel
+from tests.support.coordinators.coordinator_model import CoordinatorModel
 from tests.support.documented_failpoints import documented_failpoints
 from tests.support.exhaustive import IS_EXHAUSTIVE
 from wal.clock import ManualClock

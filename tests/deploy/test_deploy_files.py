@@ -21,7 +21,7 @@ import yaml
 
 from diskless.cli.cli import _parser
 from diskless.config import load_config
-from tests.support.live_broker import until
+from tests.support.brokers.live_broker import until
 from tests.support.ports import own_port
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent

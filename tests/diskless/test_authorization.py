@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.support.kafka_fakes import running_broker
+from tests.support.brokers.kafka_fakes import running_broker
 from tests.support.security.open_and_closed import (
     PARTITIONS,
     QUOTA,

@@ -5,7 +5,7 @@ from urllib.request import urlopen
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.live_broker import LiveBroker, until
+from tests.support.brokers.live_broker import LiveBroker, until
 
 SETTINGS = {
     "http.listen": "127.0.0.1:0",

@@ -13,7 +13,7 @@ import pytest
 
 from diskless.config import load_config
 from diskless.descriptors import OTHER_DESCRIPTORS
-from tests.support.kafka_raw_client import frame
+from tests.support.questions.kafka_raw_client import frame
 
 pytestmark = pytest.mark.measures
 

@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from tests.support.kafka_raw_client import a_batch, produce_frame
+from tests.support.questions.kafka_raw_client import a_batch, produce_frame
 from tests.support.security.open_and_closed import (
     PARTITIONS,
     all_offsets,

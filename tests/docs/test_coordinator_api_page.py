@@ -30,9 +30,16 @@ from metadata.messages.transactions import (
     LIST_TRANSACTIONS_HERE,
     TRANSACTIONS_BETWEEN_BROKERS,
 )
-from tests.support.coordinator_samples import SAMPLES, Samples, draw_answers
-from tests.support.kip_1164_schemas import SCHEMAS, Field, Schemas, decode, encode, parse_schemas
 from tests.support.profiles import examples
+from tests.support.samples.coordinator_samples import SAMPLES, Samples, draw_answers
+from tests.support.wire.kip_1164_schemas import (
+    SCHEMAS,
+    Field,
+    Schemas,
+    decode,
+    encode,
+    parse_schemas,
+)
 from wal.errors import CommitOutcomeUnknown, DisklessError, Rejected
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "coordinator-api.md").read_text("utf-8")

@@ -15,7 +15,7 @@ from typing import Any, Final
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer
 
-from tests.support.live_broker import until
+from tests.support.brokers.live_broker import until
 from tests.support.ports import own_port
 
 ROOT: Final = Path(__file__).resolve().parents[2]

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import KafkaError
 from structlog.testing import capture_logs
 
-from tests.support.live_broker import LiveBroker, until, until_nothing_waits
+from tests.support.brokers.live_broker import LiveBroker, until, until_nothing_waits
 from tests.support.stock_clients import TIMEOUT_S, ConfluentKafka, Record, confluent_producer
 from tests.support.stores.faulty_store import StoreFaults
 from wal.errors import CommitOutcomeUnknown, DirectoryLost, ObjectStoreUnavailable

@@ -11,8 +11,8 @@ from botocore.client import BaseClient
 
 from bench.tools.slow_s3 import Delays, SlowS3
 from demo.broker_process import BrokerProcess
+from tests.support.brokers.live_broker import until
 from tests.support.clients.numbered_records import PARTITIONS, NumberedProducer, assert_each_once
-from tests.support.live_broker import until
 from tests.support.s3_servers import new_bucket
 from tests.support.stores.minio_keys import KeyEndpoint, revoke, temporary_keys
 

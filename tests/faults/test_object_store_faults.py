@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from demo.broker_process import BrokerProcess
 from tests.support import stock_clients as clients
+from tests.support.brokers.live_broker import LiveBroker, until
 from tests.support.clients.numbered_records import (
     PARTITIONS,
     NumberedProducer,
@@ -23,9 +24,8 @@ from tests.support.clients.numbered_records import (
     everything,
 )
 from tests.support.faulty_s3 import Fault, FaultyS3
-from tests.support.live_broker import LiveBroker, until
-from tests.support.rolled import roll_everything
 from tests.support.stores.faulty_store import StoreFaults
+from tests.support.tiers.rolled import roll_everything
 from wal.errors import ObjectStoreUnavailable
 
 SETTINGS = {

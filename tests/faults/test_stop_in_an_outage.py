@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from tests.support.live_broker import LiveBroker, until, until_nothing_waits
+from tests.support.brokers.live_broker import LiveBroker, until, until_nothing_waits
 from tests.support.stock_clients import ConfluentKafka, Record, confluent_producer
 from tests.support.stores.faulty_store import StoreFaults
 from wal.errors import CorruptObject

@@ -5,7 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.coordinator_bench import CoordinatorBench, MemoryMetadataLog, running_coordinator
+from tests.support.coordinators.coordinator_bench import (
+    CoordinatorBench,
+    MemoryMetadataLog,
+    running_coordinator,
+)
 
 
 @pytest.fixture

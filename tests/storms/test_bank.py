@@ -23,7 +23,7 @@ from tests.diskless.workers.test_worker_lives import workers_of
 from tests.support.bank.bank import Bank, Sizes
 from tests.support.brokers.broker_cluster import Cluster
 from tests.support.brokers.gate import Gate
-from tests.support.live_broker import until
+from tests.support.brokers.live_broker import until
 from tests.support.ports import own_port
 
 pytestmark = pytest.mark.clients

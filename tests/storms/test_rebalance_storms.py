@@ -18,9 +18,9 @@ from confluent_kafka import Consumer, ConsumerGroupState, TopicPartition
 from confluent_kafka.admin import AdminClient, ConsumerGroupDescription, NewTopic
 
 from demo.broker_process import BrokerProcess
+from tests.support.brokers.live_broker import until
 from tests.support.exhaustive import IS_EXHAUSTIVE
 from tests.support.groups.group_storm import CALM_SESSION_MS, Start, Storm, Writer
-from tests.support.live_broker import until
 from tests.support.stock_clients import QUIET, TIMEOUT_S
 from tests.support.storm_ledger import SESSION_MS, Ledger
 from tests.support.storm_members import (

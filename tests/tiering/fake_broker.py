@@ -30,7 +30,7 @@ from metadata.operations import (
 )
 from metadata.rewrites import PlannedRewrites, Rewrite, RewriteCommit, RewritePlan
 from metadata.table_operations import ListedTables
-from tests.support.kafka_fakes import running_broker
+from tests.support.brokers.kafka_fakes import running_broker
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.errors import DisklessError, Rejected
 

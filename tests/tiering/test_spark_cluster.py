@@ -11,11 +11,11 @@ import pytest
 from fake_broker import FakeBroker, FakeCoordinator
 from tiering_samples import SampleBatch, SampleRecord, plan_of, put_wal_object
 
-from tests.support.live_broker import LiveBroker
-from tests.support.rolled import roll_everything
+from tests.support.brokers.live_broker import LiveBroker
 from tests.support.s3_servers import S3Server, on_one_server
 from tests.support.tiers.flights import PARTITIONS, produce_flights
 from tests.support.tiers.hadoop_aws import spark_conf_dir
+from tests.support.tiers.rolled import roll_everything
 from tests.support.tiers.spark_cluster import SparkCluster, local_cluster, spark_cluster, spark_home
 from wal.stores.blocking_store import open_blocking_store
 

@@ -53,7 +53,7 @@ from metadata.workers.file_workers import FileWorkers
 from metadata.workers.note_keeper import NoteKeeper
 from metadata.workers.notes_sweep import NotesSweep
 from metadata.workers.sweeps.segments_sweep import SegmentsSweep
-from tests.support.coordinator_bench import (
+from tests.support.coordinators.coordinator_bench import (
     CoordinatorBench,
     MemoryMetadataLog,
     running_coordinator,

@@ -11,7 +11,7 @@ from bench.transactions.transactions import (
     measure_commits,
     measure_throughput,
 )
-from tests.support.live_broker import LiveBroker
+from tests.support.brokers.live_broker import LiveBroker
 
 
 @pytest.mark.clients

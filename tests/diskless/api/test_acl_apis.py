@@ -7,7 +7,7 @@ import pytest
 
 from diskless.authorization import AllowEverything
 from metadata.acls import AclBinding
-from tests.support.kafka_fakes import FakeAcls, running_broker
+from tests.support.brokers.kafka_fakes import FakeAcls, running_broker
 from wal.errors import CommitFailed, PolicyViolation
 
 ON_T = AclBinding(2, "t", 3, "User:ann", "*", 3, 3)

@@ -8,8 +8,8 @@ import pytest
 from diskless.ports import ActiveProducer
 from metadata import operations as ops
 from tests.support.brokers.fake_logs import HIGH_WATERMARK, FakeLog
-from tests.support.kafka_fakes import connected
-from tests.support.kafka_raw_client import RawClient
+from tests.support.brokers.kafka_fakes import connected
+from tests.support.questions.kafka_raw_client import RawClient
 from wal.coordinates import TopicIdPartition
 from wal.errors import CommitFailed, CorruptState, DisklessError, NotCoordinator, UnknownTopicId
 

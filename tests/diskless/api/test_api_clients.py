@@ -12,7 +12,7 @@ from aiokafka import TopicPartition as AioTopicPartition
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
-from tests.support.kafka_fakes import Broker, running_broker
+from tests.support.brokers.kafka_fakes import Broker, running_broker
 
 pytestmark = pytest.mark.clients
 

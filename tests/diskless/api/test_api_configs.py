@@ -7,8 +7,8 @@ import pytest
 
 from diskless.ports import BrokerConfigEntry
 from metadata import operations as ops
-from tests.support.kafka_fakes import connected
-from tests.support.kafka_raw_client import RawClient
+from tests.support.brokers.kafka_fakes import connected
+from tests.support.questions.kafka_raw_client import RawClient
 from wal.errors import NotCoordinator, UnknownTopicId
 from wal.security.secret import Secret
 

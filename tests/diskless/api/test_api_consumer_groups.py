@@ -9,11 +9,11 @@ from uuid import UUID
 import pytest
 
 from diskless.groups.requests import JoinedGroup
+from tests.support.brokers.kafka_fakes import running_broker
 from tests.support.groups.consumer_requests import consumer_join
 from tests.support.groups.group_requests import CLIENT
 from tests.support.groups.groups_bench import GroupsBench
-from tests.support.kafka_fakes import running_broker
-from tests.support.kafka_raw_client import RawClient, frame
+from tests.support.questions.kafka_raw_client import RawClient, frame
 
 HEARTBEAT, DESCRIBE, COMMIT, FETCH, LIST, CLASSIC_DESCRIBE = 68, 69, 8, 9, 16, 15
 TOPIC = UUID(int=1)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from diskless.ports import BrokerEndpoint
+from tests.support.brokers.kafka_fakes import running_broker
 from tests.support.groups.group_requests import subscription
 from tests.support.groups.groups_bench import GroupsBench
-from tests.support.kafka_fakes import running_broker
-from tests.support.kafka_raw_client import RawClient
+from tests.support.questions.kafka_raw_client import RawClient
 from wal.errors import CommitFailed
 
 COMMIT, FETCH, FIND, JOIN, HEARTBEAT, LEAVE, SYNC, DESCRIBE, LIST, DELETE, DELETE_OFFSETS = (

@@ -14,10 +14,16 @@ from kio.serial import entity_reader
 
 from diskless.quotas.quota_settings import QuotaSettings
 from metadata.operations import AlterClientQuotas
-from tests.support import kafka_fakes
-from tests.support.kafka_fakes import Broker
-from tests.support.kafka_raw_client import RawClient, a_batch, fetch_frame, frame, produce_frame
-from tests.support.until import until
+from tests.support.brokers import kafka_fakes
+from tests.support.brokers.kafka_fakes import Broker
+from tests.support.loops.until import until
+from tests.support.questions.kafka_raw_client import (
+    RawClient,
+    a_batch,
+    fetch_frame,
+    frame,
+    produce_frame,
+)
 from wal.clock import ManualClock
 from wal.errors import CommitFailed
 

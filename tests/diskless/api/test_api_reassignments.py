@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.kafka_fakes import connected
-from tests.support.kafka_raw_client import RawClient
+from tests.support.brokers.kafka_fakes import connected
+from tests.support.questions.kafka_raw_client import RawClient
 
 ELECT, ALTER, LIST = 43, 45, 46
 NO_TOPIC, BAD_FACTOR, BAD_REPLICAS, NOT_NEEDED, NOT_MOVING, INVALID = 3, 38, 39, 84, 85, 42

@@ -10,8 +10,8 @@ from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader
 
 from diskless.ports import FetchPartition, FetchResult, ListOffsetsPartition, ListOffsetsResult
-from tests.support import kafka_fakes
-from tests.support.kafka_raw_client import (
+from tests.support.brokers import kafka_fakes
+from tests.support.questions.kafka_raw_client import (
     RawClient,
     a_batch,
     fetch_frame,

@@ -29,7 +29,7 @@ from metadata.operations import (
     SegmentPlan,
     WalExtent,
 )
-from tests.support.kafka_fakes import DenyEverything, running_broker
+from tests.support.brokers.kafka_fakes import DenyEverything, running_broker
 from wal.clock import SystemClock
 from wal.coordinates import ByteOffset, ObjectKey, Offset, TopicIdPartition
 from wal.errors import (

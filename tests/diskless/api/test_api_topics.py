@@ -9,8 +9,8 @@ import pytest
 from kio.index import load_request_schema
 
 from metadata.operations import CreateTopic, TopicDescription
-from tests.support.kafka_fakes import connected
-from tests.support.kafka_raw_client import RawClient
+from tests.support.brokers.kafka_fakes import connected
+from tests.support.questions.kafka_raw_client import RawClient
 from wal.errors import CommitFailed, DisklessError
 
 

@@ -20,8 +20,8 @@ from metadata.transaction_operations import (
     TransactionPartition,
     TransactionState,
 )
-from tests.support.kafka_fakes import Broker, running_broker
-from tests.support.kafka_raw_client import RawClient, frame, request_body
+from tests.support.brokers.kafka_fakes import Broker, running_broker
+from tests.support.questions.kafka_raw_client import RawClient, frame, request_body
 from tests.support.transactions.memory_transactions import (
     COORDINATORS,
     Led,

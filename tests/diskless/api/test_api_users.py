@@ -3,8 +3,8 @@
 from typing import Any
 
 from metadata.scram.credentials import ScramMechanism, credential_of
-from tests.support.kafka_fakes import Broker, connected
-from tests.support.kafka_raw_client import RawClient
+from tests.support.brokers.kafka_fakes import Broker, connected
+from tests.support.questions.kafka_raw_client import RawClient
 from wal.errors import CommitFailed, UnknownCredential
 
 DESCRIBE, ALTER = 50, 51

@@ -18,8 +18,8 @@ from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader
 
 from tests.support.batch_builder import Row, build_batch, seal
-from tests.support.kafka_raw_client import RawClient, frame, request_body, written
-from tests.support.live_broker import LiveBroker
+from tests.support.brokers.live_broker import LiveBroker
+from tests.support.questions.kafka_raw_client import RawClient, frame, request_body, written
 from tests.support.samples.kio_entities import smallest
 from tests.support.stock_clients import QUIET, TIMEOUT_S, ConfluentKafka, Record
 

@@ -9,9 +9,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from metadata import operations as ops
-from tests.support.coordinator_listener import A, Serving, ask, batch_fields, codes_of, serving
-from tests.support.coordinator_samples import SAMPLES
-from tests.support.kafka_raw_client import RawClient
+from tests.support.questions.kafka_raw_client import RawClient
+from tests.support.samples.coordinator_samples import SAMPLES
+from tests.support.wire.coordinator_listener import A, Serving, ask, batch_fields, codes_of, serving
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.errors import (
     CommitFailed,

@@ -32,7 +32,11 @@ from metadata.rewrites import (
     RewrittenSegment,
 )
 from metadata.scram.credentials import ScramCredential
-from tests.support.coordinator_listener import (
+from tests.support.brokers.kafka_fakes import DenyEverything
+from tests.support.profiles import examples
+from tests.support.questions.kafka_raw_client import RawClient
+from tests.support.samples.coordinator_samples import SAMPLES, told
+from tests.support.wire.coordinator_listener import (
     EXTENT,
     KEY,
     A,
@@ -45,10 +49,6 @@ from tests.support.coordinator_listener import (
     codes_of,
     serving,
 )
-from tests.support.coordinator_samples import SAMPLES, told
-from tests.support.kafka_fakes import DenyEverything
-from tests.support.kafka_raw_client import RawClient
-from tests.support.profiles import examples
 from wal.coordinates import BatchExtent, ByteOffset, ObjectKey, Offset, TopicIdPartition
 from wal.errors import (
     ClusterAuthorizationFailed,

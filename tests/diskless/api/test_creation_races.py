@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 
 from metadata.operations import CreatePartitions, CreateTopic, TopicDescription
-from tests.support.live_broker import LiveBroker
+from tests.support.brokers.live_broker import LiveBroker
 from wal.coordinates import TopicIdPartition
 from wal.errors import DisklessError, TopicExists
 

@@ -11,10 +11,10 @@ import pytest
 
 from diskless.server.problem_log import ProblemLog
 from diskless.server.registry import Api
-from tests.support.kafka_raw_client import RawClient, frame
-from tests.support.live_broker import LiveBroker
+from tests.support.brokers.live_broker import LiveBroker
 from tests.support.profiles import seeds
 from tests.support.questions.extreme_requests import Taste, body_of, mixed_taste, plain_tastes
+from tests.support.questions.kafka_raw_client import RawClient, frame
 
 METADATA, JOIN_GROUP, API_VERSIONS = 3, 11, 18
 TOPIC: Final = "t"

@@ -13,8 +13,8 @@ from kio.index import load_request_schema
 
 from metadata.coordinator.metadata_partition import MetadataPartition
 from metadata.operations import CreateTopic, TopicDescription
-from tests.support.kafka_raw_client import RawClient
-from tests.support.live_broker import DEADLINE_S, LiveBroker, until
+from tests.support.brokers.live_broker import DEADLINE_S, LiveBroker, until
+from tests.support.questions.kafka_raw_client import RawClient
 from tests.support.samples.kio_entities import smallest
 from wal.records.record_batch import iterate_headers
 

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support.kafka_raw_client import RawClient
-from tests.support.live_broker import LiveBroker
+from tests.support.brokers.live_broker import LiveBroker
+from tests.support.questions.kafka_raw_client import RawClient
 
 INIT, ADD_PARTITIONS, ADD_OFFSETS, END = 22, 24, 25, 26
 INVALID_EPOCH, INVALID_STATE, UNKNOWN_MAPPING, FENCED = 47, 48, 49, 90

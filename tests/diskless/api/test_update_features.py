@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.support.kafka_fakes import connected
-from tests.support.kafka_raw_client import RawClient
+from tests.support.brokers.kafka_fakes import connected
+from tests.support.questions.kafka_raw_client import RawClient
 
 OK, INVALID_UPDATE_VERSION = 0, 95
 TRANSACTIONS = "transaction.version"

@@ -13,7 +13,7 @@ from diskless.audit.audit_settings import AuditSettings
 from diskless.audit.audit_sinks import audit_sink
 from diskless.authorization import AclOperation, AllowEverything, ResourceType
 from diskless.ports import ClientInfo
-from tests.support.kafka_fakes import running_broker
+from tests.support.brokers.kafka_fakes import running_broker
 from wal.clock import ManualClock
 from wal.errors import InvalidSettings
 

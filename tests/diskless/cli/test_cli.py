@@ -14,9 +14,9 @@ import pytest
 
 from demo.broker_process import DISKLESS, BrokerError, BrokerProcess
 from diskless.cli.cli import main
-from tests.support.live_broker import LiveBroker
-from tests.support.rolled import roll_everything
+from tests.support.brokers.live_broker import LiveBroker
 from tests.support.stock_clients import ConfluentKafka, Record
+from tests.support.tiers.rolled import roll_everything
 
 TIMEOUT_S = 120
 

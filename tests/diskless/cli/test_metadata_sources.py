@@ -28,7 +28,7 @@ from metadata.records.control import LeaderChangeRecord, NoOpRecord
 from metadata.records.records import (
     encode_record,
 )
-from tests.support.live_broker import LiveBroker
+from tests.support.brokers.live_broker import LiveBroker
 from tests.support.stock_clients import ConfluentKafka, Record
 from wal.clock import ManualClock, SystemClock
 from wal.errors import CorruptLog, InvalidSettings, Rejected

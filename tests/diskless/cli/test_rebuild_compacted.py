@@ -15,10 +15,10 @@ from test_rebuild import SETTINGS, forget_metadata, rebuild
 
 from metadata.rewrites import PlanRewrites
 from tests.support import stock_clients as clients
-from tests.support.live_broker import LiveBroker
+from tests.support.brokers.live_broker import LiveBroker
 from tests.support.profiles import seeds
-from tests.support.rolled import roll_everything
 from tests.support.tiers.compacted import compact_everything, compacted
+from tests.support.tiers.rolled import roll_everything
 from tiering.coordinator_client import CoordinatorClient
 from wal.stores.blocking_store import open_blocking_store
 

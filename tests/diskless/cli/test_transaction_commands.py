@@ -35,8 +35,8 @@ from metadata.transaction_operations import (
     Transaction,
     TransactionState,
 )
-from tests.support.kafka_fakes import DenyEverything, running_broker
-from tests.support.live_broker import LiveBroker, until
+from tests.support.brokers.kafka_fakes import DenyEverything, running_broker
+from tests.support.brokers.live_broker import LiveBroker, until
 from wal.clock import SystemClock
 from wal.errors import (
     ClusterAuthorizationFailed,

@@ -11,8 +11,14 @@ from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader
 
 from metadata.operations import METADATA_TOPIC
-from tests.support.kafka_raw_client import RawClient, a_batch, frame, produce_frame, written
-from tests.support.live_broker import LiveBroker, until
+from tests.support.brokers.live_broker import LiveBroker, until
+from tests.support.questions.kafka_raw_client import (
+    RawClient,
+    a_batch,
+    frame,
+    produce_frame,
+    written,
+)
 from tests.support.samples.kio_entities import entity_of
 
 COORDINATORS = 3

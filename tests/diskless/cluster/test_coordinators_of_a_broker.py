@@ -22,7 +22,7 @@ from metadata.operations import (
     TopicDescription,
     WalExtent,
 )
-from tests.support.live_broker import LiveBroker
+from tests.support.brokers.live_broker import LiveBroker
 from tests.support.stores.faulty_store import FaultyStore, StoreFaults
 from wal import errors
 from wal.clock import SystemClock

@@ -10,7 +10,7 @@ from diskless.transactions.transaction_router import Producer, TransactionRouter
 from metadata.coordinator import end_notes
 from metadata.rules.groups import group_coordinator
 from metadata.transaction_operations import Constant, EndedTransaction, TransactionState
-from tests.support.live_broker import LiveBroker, until
+from tests.support.brokers.live_broker import LiveBroker, until
 from wal.chunks.kept_notes import NOTES_PREFIX, decode_kept_notes
 from wal.errors import DisklessError, InvalidSettings
 

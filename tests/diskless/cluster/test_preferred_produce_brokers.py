@@ -20,9 +20,9 @@ from diskless.loop.long_work import done_at_once
 from diskless.ports import BrokerEndpoint, ClientInfo
 from diskless.server.registry import Request
 from tests.support.brokers.fake_logs import FakeTopics
-from tests.support.kafka_fakes import FakeCluster
-from tests.support.kafka_raw_client import request_body
-from tests.support.live_broker import LiveBroker
+from tests.support.brokers.kafka_fakes import FakeCluster
+from tests.support.brokers.live_broker import LiveBroker
+from tests.support.questions.kafka_raw_client import request_body
 from tests.support.samples.kio_entities import CLASS_VARIABLES
 from tests.support.stock_clients import STOCK_CLIENTS, TIMEOUT_S, Record, StockClient
 

@@ -14,11 +14,11 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from metadata.operations import CreateTopic, TopicDescription
+from tests.support.brokers.kafka_fakes import Broker, running_broker
+from tests.support.brokers.live_broker import LiveBroker, until
 from tests.support.clients.jvm import NEWEST, JvmUnavailable, KafkaTools
 from tests.support.clients.kafka_commands import KafkaCommands
-from tests.support.kafka_fakes import Broker, running_broker
-from tests.support.kafka_raw_client import RawClient, a_batch, produce_frame
-from tests.support.live_broker import LiveBroker, until
+from tests.support.questions.kafka_raw_client import RawClient, a_batch, produce_frame
 from tests.support.stock_clients import (
     QUIET,
     TIMEOUT_S,

@@ -10,8 +10,8 @@ from uuid import UUID
 from diskless.cluster.membership import SETTLE_FOLLOWS
 from diskless.cluster.presence import Presence
 from metadata.operations import CreateTopic, RegisteredBroker, TopicDescription
-from tests.support.kafka_raw_client import RawClient
-from tests.support.live_broker import ForwardClock, LiveBroker, until
+from tests.support.brokers.live_broker import ForwardClock, LiveBroker, until
+from tests.support.questions.kafka_raw_client import RawClient
 
 SETTLE_S: Final = 5.0
 PARTITIONS: Final = 24

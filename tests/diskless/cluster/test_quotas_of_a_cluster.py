@@ -10,8 +10,8 @@ import pytest
 from kio.index import load_response_schema
 from kio.serial import entity_reader
 
-from tests.support.kafka_raw_client import RawClient, a_batch, produce_frame
-from tests.support.live_broker import LiveBroker, until
+from tests.support.brokers.live_broker import LiveBroker, until
+from tests.support.questions.kafka_raw_client import RawClient, a_batch, produce_frame
 
 DESCRIBE, ALTER = 48, 49
 ANY = 2

@@ -19,9 +19,9 @@ from kio.serial import entity_reader
 
 from metadata.operations import CreateTopic, DeleteRecords, TopicDescription
 from tests.support.batch_builder import Row, build_batch
-from tests.support.kafka_raw_client import frame, produce_frame, written
-from tests.support.live_broker import DEADLINE_S, LiveBroker, until
+from tests.support.brokers.live_broker import DEADLINE_S, LiveBroker, until
 from tests.support.profiles import examples
+from tests.support.questions.kafka_raw_client import frame, produce_frame, written
 from tests.support.samples.kio_entities import entity_of
 from wal.coordinates import TopicIdPartition
 from wal.records.record_batch import iterate_headers

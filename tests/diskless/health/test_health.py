@@ -18,7 +18,7 @@ from diskless.broker_http import take_http_address
 from diskless.config import load_config
 from diskless.health.health import Health, LoopPulse
 from diskless.health.health_settings import HealthSettings
-from tests.support.live_broker import DEADLINE_S, ForwardClock, LiveBroker, until
+from tests.support.brokers.live_broker import DEADLINE_S, ForwardClock, LiveBroker, until
 from tests.support.ports import own_port
 from tests.support.stock_clients import confluent_producer
 from tests.support.stores.faulty_store import StoreFaults

@@ -21,8 +21,8 @@ from diskless.health.http_server import (
     plain,
 )
 from diskless.metrics import REST_SHARE, MetricsOf, MetricsPage
-from tests.support.certificates import Certificates
-from tests.support.live_broker import until
+from tests.support.brokers.live_broker import until
+from tests.support.security.certificates import Certificates
 from wal.clock import ManualClock
 
 TIMEOUT_S = 120

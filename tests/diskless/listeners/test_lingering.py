@@ -14,10 +14,10 @@ from diskless.listeners import lingering
 from diskless.listeners.lingering import DISCARDED_BYTES_MAX, LINGER_S, Lingering
 from diskless.server.registry import ApiRegistry, Reply, Request
 from diskless.server.unread import unacknowledged_bytes
-from tests.support.kafka_fakes import Broker, running_broker
-from tests.support.kafka_raw_client import RawClient, a_batch, frame, produce_frame
-from tests.support.server_tests import call_private, on_both_loops, private_api
-from tests.support.until import until
+from tests.support.brokers.kafka_fakes import Broker, running_broker
+from tests.support.brokers.server_tests import call_private, on_both_loops, private_api
+from tests.support.loops.until import until
+from tests.support.questions.kafka_raw_client import RawClient, a_batch, frame, produce_frame
 from wal.clock import ManualClock
 
 DEADLINE_S = 60

@@ -5,7 +5,7 @@ import os
 
 from diskless.listeners.pending_logins import PLACE_BYTES, SHARED_BYTES, PendingLogins
 from diskless.shared.shared_counts import SharedCounts, make_counts
-from tests.support.until import until
+from tests.support.loops.until import until
 
 
 def test_a_tenth_of_all_connections_may_be_at_it() -> None:

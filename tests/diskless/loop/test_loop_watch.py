@@ -18,7 +18,7 @@ from diskless.loop.long_work import Steps, done_at_once
 from diskless.loop.loop_watch import EventLoopHeld, LoopSettings, LoopWatch
 from diskless.ports import ClientInfo
 from diskless.server.registry import Request
-from tests.support.live_broker import DEADLINE_S, LiveBroker, until
+from tests.support.brokers.live_broker import DEADLINE_S, LiveBroker, until
 from wal.clock import Clock, ManualClock, SystemClock
 
 WARN_MS = 30

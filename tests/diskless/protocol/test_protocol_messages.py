@@ -26,7 +26,7 @@ from diskless.quotas.quotas import QuotaEnforcer
 from diskless.transactions.transaction_numbers import TransactionNumbers
 from diskless.transactions.transaction_router import TransactionRouter
 from tests.support.brokers.fake_logs import FakeReplicaManager, FakeTopics
-from tests.support.kafka_fakes import (
+from tests.support.brokers.kafka_fakes import (
     FakeCluster,
     FakeConfigs,
     FakeQuotas,

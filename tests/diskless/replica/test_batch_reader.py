@@ -27,8 +27,8 @@ from tests.support.brokers.batch_reader_setting import (
     in_place,
     offsets_of,
 )
+from tests.support.loops.until import until
 from tests.support.profiles import examples
-from tests.support.until import until
 from wal.caches.object_cache import ObjectCacheSettings
 from wal.coordinates import (
     CREATE_TIME,

@@ -21,7 +21,7 @@ from tests.support.brokers.batch_reader_setting import (
     in_place,
     offsets_of,
 )
-from tests.support.until import until
+from tests.support.loops.until import until
 from wal.coordinates import (
     CREATE_TIME,
     LOG_APPEND_TIME,

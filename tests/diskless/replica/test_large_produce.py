@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from diskless.protocol.produce import PARTITIONS_AT_ONCE
-from tests.support.kafka_fakes import Broker, running_broker
-from tests.support.kafka_raw_client import RawClient, a_batch, frame, produce_frame
+from tests.support.brokers.kafka_fakes import Broker, running_broker
+from tests.support.questions.kafka_raw_client import RawClient, a_batch, frame, produce_frame
 from wal.errors import CorruptBatch
 
 COUNT = 200 * PARTITIONS_AT_ONCE

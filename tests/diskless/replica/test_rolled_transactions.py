@@ -15,7 +15,7 @@ import pytest
 
 from metadata.operations import READ_COMMITTED, READ_UNCOMMITTED
 from tests.support.profiles import seeds
-from tests.support.rolled_transactions import (
+from tests.support.tiers.rolled_transactions import (
     LOG,
     MUCH,
     Rolling,

@@ -12,10 +12,10 @@ from kio.index import load_response_schema
 from kio.serial import entity_reader
 
 from tests.support.batch_builder import Row, build_batch, seal
-from tests.support.kafka_raw_client import RawClient, fetch_frame, produce_frame
-from tests.support.live_broker import LiveBroker
-from tests.support.rolled import roll_everything
+from tests.support.brokers.live_broker import LiveBroker
+from tests.support.questions.kafka_raw_client import RawClient, fetch_frame, produce_frame
 from tests.support.stock_clients import QUIET, TIMEOUT_S
+from tests.support.tiers.rolled import roll_everything
 from wal.records.record_batch import iterate_headers
 
 PRODUCE, FETCH = 0, 1

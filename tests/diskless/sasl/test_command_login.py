@@ -13,9 +13,9 @@ from diskless.cli.cli import main
 from metadata.clients.sasl_login import LoginRefused
 from metadata.operations import WHATEVER_IS_DUE
 from tests.support.brokers.gate import Gate
-from tests.support.certificates import Certificates
-from tests.support.live_broker import LiveBroker
+from tests.support.brokers.live_broker import LiveBroker
 from tests.support.ports import own_port
+from tests.support.security.certificates import Certificates
 from tiering.coordinator_client import CoordinatorClient
 from tiering.source.batch import BatchReader
 from tiering.source.columns import schema_of

@@ -29,7 +29,7 @@ from diskless.sasl.scram_users import ScramUsers
 from metadata.operations import ScramCredentials
 from metadata.scram.client import ScramClient
 from metadata.scram.credentials import ScramMechanism, credential_of, salt_password
-from tests.support.fuzzing import fuzzed
+from tests.support.samples.fuzzing import fuzzed
 from wal.clock import ManualClock
 
 SCRAM = "SCRAM-SHA-256"

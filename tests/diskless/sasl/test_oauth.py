@@ -23,9 +23,14 @@ from diskless.sasl.oauth.key_source import KEY_SET_BYTES_MAX, KeysUnavailable, k
 from diskless.sasl.oauth.oauth_settings import OAuthSettings
 from diskless.sasl.oauth.token_keys import ASK_INTERVAL_S, TokenKeys, read_key_set
 from diskless.sasl.oauth.tokens import TOKEN_BYTES_MAX, Bearer, TokenCheck
-from tests.support.authorization_server import AUDIENCE, ISSUER, AuthorizationServer, Issuer
-from tests.support.certificates import Certificates
-from tests.support.fuzzing import fuzzed
+from tests.support.samples.fuzzing import fuzzed
+from tests.support.security.authorization_server import (
+    AUDIENCE,
+    ISSUER,
+    AuthorizationServer,
+    Issuer,
+)
+from tests.support.security.certificates import Certificates
 from wal.clock import ManualClock, SystemClock
 from wal.errors import InvalidSettings
 

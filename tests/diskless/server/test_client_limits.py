@@ -4,10 +4,10 @@ import asyncio
 import socket
 import struct
 
-from tests.support.kafka_fakes import connected, running_broker
-from tests.support.kafka_raw_client import RawClient, fetch_frame, frame
-from tests.support.server_tests import on_both_loops
-from tests.support.until import until
+from tests.support.brokers.kafka_fakes import connected, running_broker
+from tests.support.brokers.server_tests import on_both_loops
+from tests.support.loops.until import until
+from tests.support.questions.kafka_raw_client import RawClient, fetch_frame, frame
 from wal.clock import ManualClock
 
 MIB = 1 << 20

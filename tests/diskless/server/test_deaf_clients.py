@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bench.limits.deaf_clients import KINDS, DeafClients, Innocent, fetch_request, fill
-from tests.support.live_broker import LiveBroker, until
+from tests.support.brokers.live_broker import LiveBroker, until
 
 pytestmark = pytest.mark.measures
 

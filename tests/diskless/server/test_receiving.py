@@ -11,7 +11,7 @@ from diskless.server.receiving import FrameReceiver
 from diskless.server.registry import Api, ApiRegistry
 from diskless.server.request_budget import RequestBudget
 from diskless.server.server_settings import ServerSettings
-from tests.support.kafka_raw_client import frame
+from tests.support.questions.kafka_raw_client import frame
 from wal.chunks.buffer import SIZE_MAX, BufferPool
 from wal.clock import ManualClock
 

@@ -10,9 +10,9 @@ from kio.serial import entity_reader
 
 from diskless.protocol.throttle_time import with_throttle_time
 from diskless.quotas.quota_settings import QuotaSettings
-from tests.support.kafka_fakes import connected, running_broker
-from tests.support.kafka_raw_client import RawClient, a_batch, frame, produce_frame
-from tests.support.until import until
+from tests.support.brokers.kafka_fakes import connected, running_broker
+from tests.support.loops.until import until
+from tests.support.questions.kafka_raw_client import RawClient, a_batch, frame, produce_frame
 from wal.clock import ManualClock
 
 ONE_SECOND = QuotaSettings(window_count=2, window_s=1)

@@ -17,7 +17,7 @@ from diskless.server.registry import Api, Deferred, Outcome, Reply, Request
 from diskless.server.request_budget import RequestBudget
 from diskless.server.response_budget import ResponseBudget
 from diskless.server.responses import Outbox, ResponseQueue, Slot
-from tests.support.until import until
+from tests.support.loops.until import until
 from wal.chunks.buffer import BufferPool
 from wal.clock import ManualClock
 

@@ -12,10 +12,16 @@ from structlog.testing import capture_logs
 from diskless.loop.long_work import Steps
 from diskless.loop.read_turns import READS_MAX
 from diskless.server.registry import Api, ApiRegistry, Deferred, MustClose, Outcome, Reply, Request
-from tests.support.kafka_fakes import connected, running_broker
-from tests.support.kafka_raw_client import RawClient, a_batch, fetch_frame, frame, produce_frame
-from tests.support.server_tests import call_private, on_both_loops, private_api
-from tests.support.until import until
+from tests.support.brokers.kafka_fakes import connected, running_broker
+from tests.support.brokers.server_tests import call_private, on_both_loops, private_api
+from tests.support.loops.until import until
+from tests.support.questions.kafka_raw_client import (
+    RawClient,
+    a_batch,
+    fetch_frame,
+    frame,
+    produce_frame,
+)
 from wal.clock import ManualClock
 from wal.errors import InvalidRecord, ObjectStoreUnavailable
 

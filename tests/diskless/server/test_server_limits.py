@@ -7,8 +7,10 @@ import pytest
 
 from diskless.listeners.listeners import bind_listener
 from diskless.server.registry import ApiRegistry, Reply, Request
-from tests.support.kafka_fakes import connected, running_broker
-from tests.support.kafka_raw_client import (
+from tests.support.brokers.kafka_fakes import connected, running_broker
+from tests.support.brokers.server_tests import call_private, on_both_loops, private_api
+from tests.support.loops.until import until
+from tests.support.questions.kafka_raw_client import (
     RawClient,
     a_batch,
     fetch_frame,
@@ -16,8 +18,6 @@ from tests.support.kafka_raw_client import (
     produce_frame,
     request_body,
 )
-from tests.support.server_tests import call_private, on_both_loops, private_api
-from tests.support.until import until
 from wal.clock import ManualClock
 from wal.errors import InvalidSettings
 

@@ -1,7 +1,7 @@
 """Muting without a socket."""
 
 from diskless.server.throttle import Throttle
-from tests.support.until import until
+from tests.support.loops.until import until
 from wal.clock import ManualClock
 
 

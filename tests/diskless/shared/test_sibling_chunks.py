@@ -14,7 +14,7 @@ import pytest
 from diskless.shared import chunk_notices
 from diskless.shared.chunk_notices import ChunkNotices, ChunkPlace, make_notices
 from diskless.shared.sibling_chunks import ChunkGone, SiblingChunk, SiblingChunks
-from tests.support.write_path import A0, B0, SETTINGS, batch_bytes, open_directory, sealed
+from tests.support.chunks.write_path import A0, B0, SETTINGS, batch_bytes, open_directory, sealed
 from wal.chunks.chunk_directory import ChunkDirectory
 from wal.chunks.sealed_chunk import SealedChunk
 from wal.coordinates import ObjectKey

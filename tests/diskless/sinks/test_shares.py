@@ -13,7 +13,7 @@ from metadata.messages.sinks import COMMIT_SINK_HERE, CommitSinkAt
 from metadata.operations import CommitFile, PlanSegments
 from metadata.sink_operations import CommitSink, SinkCommit, SinkRange, SinkShare
 from metadata.workers.file_agreement import give_up_files
-from tests.support.coordinator_bench import batch
+from tests.support.coordinators.coordinator_bench import batch
 from tests.support.profiles import seeds
 from tests.support.transactions.transaction_cluster import TransactionCluster
 from wal.coordinates import ByteOffset

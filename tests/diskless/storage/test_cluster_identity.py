@@ -16,7 +16,7 @@ from diskless.storage.cluster_identity import (
     shared_cluster_id,
 )
 from diskless.storage.data_directory import DataDirectory
-from tests.support.live_broker import LiveBroker
+from tests.support.brokers.live_broker import LiveBroker
 from wal.clock import ManualClock
 from wal.errors import CorruptObject, InvalidSettings, ObjectNotFound
 from wal.stores.memory_store import MemoryStore

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from diskless.storage.private_places import make_private, refuse_open
-from tests.support.live_broker import LiveBroker
+from tests.support.brokers.live_broker import LiveBroker
 from wal.errors import InvalidSettings
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from demo.broker_process import DISKLESS, BrokerProcess
 from diskless.storage.store_rights import DELETE_PROBE
+from tests.support.brokers.live_broker import LiveBroker
 from tests.support.faulty_s3 import Fault, FaultyS3
-from tests.support.live_broker import LiveBroker
 from wal.errors import InvalidSettings, ObjectStoreRefused, ObjectStoreUnavailable
 
 TIMEOUT_S = 120

@@ -8,8 +8,8 @@ from confluent_kafka import Producer
 
 from diskless.cli.cli import main
 from metadata.operations import WHATEVER_IS_DUE
-from tests.support.certificates import Certificates
-from tests.support.live_broker import LiveBroker
+from tests.support.brokers.live_broker import LiveBroker
+from tests.support.security.certificates import Certificates
 from tiering.coordinator_client import CoordinatorClient
 from tiering.source.batch import BatchReader
 from tiering.source.columns import schema_of

@@ -12,8 +12,8 @@ from diskless.listeners.listeners import plan_listeners
 from diskless.listeners.tls_keys import TlsKeys
 from diskless.listeners.tls_settings import TlsSettings
 from diskless.tls_memory import TLS_CONNECTION_BYTES, available_memory, fit_tls_memory
-from tests.support.certificates import Certificates
-from tests.support.live_broker import LiveBroker
+from tests.support.brokers.live_broker import LiveBroker
+from tests.support.security.certificates import Certificates
 from wal.clock import SystemClock
 from wal.errors import InvalidSettings
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.certificates import Certificates
+from tests.support.brokers.live_broker import LiveBroker, until
 from tests.support.exhaustive import IS_EXHAUSTIVE
-from tests.support.live_broker import LiveBroker, until
 from tests.support.ports import own_port
+from tests.support.security.certificates import Certificates
 
 COUNT = 1_000 if IS_EXHAUSTIVE else 150
 API_VERSIONS = bytes.fromhex("0000000a00120000000000010000")

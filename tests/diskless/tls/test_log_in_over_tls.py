@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from diskless.sasl.failure_delay import FailureDelay
-from tests.support.certificates import Certificates
-from tests.support.kafka_raw_client import frame
-from tests.support.live_broker import LiveBroker, until
+from tests.support.brokers.live_broker import LiveBroker, until
+from tests.support.questions.kafka_raw_client import frame
+from tests.support.security.certificates import Certificates
 
 HANDSHAKE = frame(17, 1, 1, b"\0\x05PLAIN")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from tests.support.certificates import LONG_AGO, Certificates
-from tests.support.live_broker import LiveBroker, until
+from tests.support.brokers.live_broker import LiveBroker, until
+from tests.support.security.certificates import LONG_AGO, Certificates
 
 LISTENER = {"listeners": "SSL://127.0.0.1:0"}
 

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from diskless.listeners.tls_keys import LOOK_INTERVAL_S, KeyWatch, TlsKeys
 from diskless.listeners.tls_settings import TlsSettings
-from tests.support.certificates import LONG_AGO, Certificates
+from tests.support.security.certificates import LONG_AGO, Certificates
 from wal.clock import ManualClock, SystemClock
 from wal.errors import InvalidSettings
 from wal.security.secret import Secret

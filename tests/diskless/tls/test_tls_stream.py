@@ -13,9 +13,9 @@ import pytest
 from diskless.listeners.lingering import Lingering
 from diskless.listeners.tls_stream import Scratch, TlsStream
 from diskless.server.unread import unacknowledged_bytes
-from tests.support.certificates import Certificates
-from tests.support.server_tests import on_both_loops
-from tests.support.until import until
+from tests.support.brokers.server_tests import on_both_loops
+from tests.support.loops.until import until
+from tests.support.security.certificates import Certificates
 from wal.clock import SystemClock
 from wal.security.pem_files import read_key_store
 from wal.security.secret import Secret

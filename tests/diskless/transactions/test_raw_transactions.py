@@ -6,8 +6,8 @@ from typing import Final
 import pytest
 from confluent_kafka import TopicPartition
 
-from tests.support.kafka_raw_client import RawClient
-from tests.support.live_broker import LiveBroker
+from tests.support.brokers.live_broker import LiveBroker
+from tests.support.questions.kafka_raw_client import RawClient
 from tests.support.questions.raw_transactions import RawProducer
 from tests.support.stock_clients import confluent_admin, confluent_consumer, create_topic
 

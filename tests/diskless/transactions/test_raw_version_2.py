@@ -5,8 +5,8 @@ from typing import Final
 
 import pytest
 
-from tests.support.kafka_raw_client import RawClient
-from tests.support.live_broker import LiveBroker
+from tests.support.brokers.live_broker import LiveBroker
+from tests.support.questions.kafka_raw_client import RawClient
 from tests.support.questions.raw_transactions import RawProducer
 from tests.support.stock_clients import confluent_admin, create_topic
 

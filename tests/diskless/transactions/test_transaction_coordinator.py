@@ -25,8 +25,8 @@ from metadata.transaction_operations import (
     Transaction,
     TransactionState,
 )
+from tests.support.loops.until import until
 from tests.support.transactions.memory_transactions import MemoryTransactions
-from tests.support.until import until
 from wal.clock import ManualClock
 from wal.coordinates import TopicIdPartition
 from wal.errors import (

@@ -17,7 +17,7 @@ from metadata.transaction_operations import (
     TransactionPartition,
     TransactionState,
 )
-from tests.support.coordinator_bench import MemoryMetadataLog, running_coordinator
+from tests.support.coordinators.coordinator_bench import MemoryMetadataLog, running_coordinator
 from tests.support.transactions.memory_transactions import MemoryTransactions
 from wal.coordinates import TopicIdPartition
 from wal.errors import ConcurrentTransactions, DisklessError, InvalidProducerIdMapping

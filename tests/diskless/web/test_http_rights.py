@@ -24,9 +24,9 @@ from diskless.iceberg.served_tables import ServedTable
 from diskless.sasl.failure_delay import FailureDelay
 from metadata.access_tokens import AlterAccessToken, new_token
 from metadata.scram.credentials import ITERATIONS_MIN, ScramMechanism
-from tests.support.authorization_server import AUDIENCE, ISSUER, Issuer
-from tests.support.certificates import Certificates
-from tests.support.live_broker import LiveBroker, until
+from tests.support.brokers.live_broker import LiveBroker, until
+from tests.support.security.authorization_server import AUDIENCE, ISSUER, Issuer
+from tests.support.security.certificates import Certificates
 from tiering.coordinator_client import CoordinatorClient
 from wal.coordinates import ObjectKey
 from wal.errors import InvalidSettings

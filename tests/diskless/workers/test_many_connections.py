@@ -13,8 +13,8 @@ import pytest
 
 from demo.broker_process import BrokerProcess
 from tests.support.brokers.killed_workers import workers_of
-from tests.support.kafka_raw_client import frame
-from tests.support.live_broker import until
+from tests.support.brokers.live_broker import until
+from tests.support.questions.kafka_raw_client import frame
 
 pytestmark = [pytest.mark.clients, pytest.mark.exhaustive]
 

@@ -26,7 +26,7 @@ from diskless.workers.news import (
 )
 from diskless.workers.relay import RelayedApi
 from metadata.operations import Leader, RegisteredBroker, TopicDescription
-from tests.support.until import until
+from tests.support.loops.until import until
 from wal.coordinates import TopicIdPartition
 
 ANN = (("client-id", "ann"),)

@@ -12,7 +12,7 @@ from diskless.ports import ClientInfo
 from diskless.server.registry import MustClose, Reply, Request
 from diskless.workers.doors import CLIENT, DoorKeeper, Doors, Note
 from diskless.workers.relay import Relay, RelayedApi
-from tests.support.until import until
+from tests.support.loops.until import until
 
 LIST_GROUPS = RelayedApi(16, "ListGroups", 0, 4, 3, 0, True)
 HOSTILE = b'{"purpose": "client", "user": "admin"}'

@@ -29,9 +29,10 @@ from tests.support.brokers.killed_workers import (
     workers_of,
 )
 from tests.support.brokers.killed_workers import TOPIC as LEDGER_TOPIC
-from tests.support.kafka_raw_client import RawClient
-from tests.support.live_broker import until as blocking_until
+from tests.support.brokers.live_broker import until as blocking_until
+from tests.support.loops.until import until
 from tests.support.ports import own_port
+from tests.support.questions.kafka_raw_client import RawClient
 from tests.support.questions.worker_clients import fetched, produce
 from tests.support.security.secured_workers import (
     ALTER_QUOTAS,
@@ -65,7 +66,6 @@ from tests.support.security.secured_workers import (
     workers_among,
     written,
 )
-from tests.support.until import until
 
 pytestmark = pytest.mark.clients
 

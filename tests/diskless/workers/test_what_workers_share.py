@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from demo.broker_process import BrokerProcess
-from tests.support.kafka_raw_client import RawClient, fetch_frame
+from tests.support.questions.kafka_raw_client import RawClient, fetch_frame
 from tests.support.questions.worker_clients import (
     ALTER_QUOTAS,
     CREATE_TOPICS,

@@ -22,8 +22,8 @@ from tests.support.brokers.killed_workers import (
     stored,
     workers_of,
 )
-from tests.support.kafka_raw_client import frame
-from tests.support.live_broker import until
+from tests.support.brokers.live_broker import until
+from tests.support.questions.kafka_raw_client import frame
 from tests.support.stock_clients import confluent_consumer, confluent_producer
 
 SETTINGS: Final = {

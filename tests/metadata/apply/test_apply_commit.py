@@ -22,7 +22,7 @@ from metadata.records.records import MetadataRecord
 from metadata.rules.commit import check_commit, decide_commit, producers_of
 from metadata.state.producer_state import unpack_window
 from metadata.state.speculative import SpeculativeView
-from tests.support.applied_state import AppliedState, applied_state
+from tests.support.coordinators.applied_state import AppliedState, applied_state
 from tests.support.profiles import examples, seeds
 from wal.columns import FEW_MAX
 from wal.coordinates import (

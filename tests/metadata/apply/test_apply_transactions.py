@@ -25,7 +25,7 @@ from metadata.transaction_operations import (
     ClosedTransaction,
     TransactionState,
 )
-from tests.support.applied_state import START_MS, applied_state
+from tests.support.coordinators.applied_state import START_MS, applied_state
 from tests.support.transactions.applied_transactions import (
     BEGAN,
     assert_sound,

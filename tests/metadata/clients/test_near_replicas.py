@@ -9,7 +9,7 @@ from metadata import operations as ops
 from metadata.clients.near_replicas import NearReplicas
 from metadata.messages.find_batches import FindBatchesMessage
 from metadata.state.state import STATE_FILE
-from tests.support.coordinator_bench import (
+from tests.support.coordinators.coordinator_bench import (
     UNKNOWN_PARTITION,
     CoordinatorBench,
     MemoryMetadataLog,

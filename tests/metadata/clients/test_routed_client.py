@@ -18,7 +18,7 @@ from metadata.messages.codec import Operation
 from metadata.messages.commit_file import COMMIT_FILES_AT
 from metadata.messages.coordinator import LIST_OFFSETS
 from metadata.messages.find_batches import FIND_BATCHES, FindBatchesMessage
-from tests.support.coordinator_bench import batch
+from tests.support.coordinators.coordinator_bench import batch
 from wal.clock import ManualClock
 from wal.coordinates import ByteOffset, ObjectKey, TopicIdPartition
 from wal.errors import CommitFailed, CommitOutcomeUnknown, DisklessError, NotCoordinator, Rejected

@@ -18,8 +18,8 @@ from metadata.clients.coordinator_client import CoordinatorClient
 from metadata.clients.wire_client import WireClient, connect_tcp
 from metadata.messages.codec import Operation
 from metadata.messages.commit_file import COMMIT_FILE
-from tests.support.coordinator_samples import SAMPLES, Samples, draw_answers, told
 from tests.support.profiles import examples
+from tests.support.samples.coordinator_samples import SAMPLES, Samples, draw_answers, told
 from tests.support.wire.wire_calls import (
     FILE,
     PARTITION,

@@ -8,8 +8,8 @@ import pytest
 
 from metadata.messages.commit_file import COMMIT_FILE, CommitFileMessage
 from metadata.operations import BatchCommit, CommitFile, CreatePartitions
-from tests.support.coordinator_bench import UNKNOWN_PARTITION, batch
 from tests.support.coordinators.conformance_bench import ConformanceBench
+from tests.support.coordinators.coordinator_bench import UNKNOWN_PARTITION, batch
 from wal.coordinates import LOG_APPEND_TIME, TopicIdPartition
 from wal.errors import OutOfOrderSequence, Rejected, StaleProducerEpoch, UnknownPartition
 

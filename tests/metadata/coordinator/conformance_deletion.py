@@ -9,8 +9,8 @@ from metadata.operations import CommitFile, DeletedRecords, DeleteRecords
 from metadata.replica.replica import Replica
 from metadata.workers.note_keeper import NoteKeeper
 from metadata.workers.orphan_scan import OrphanScan
-from tests.support.coordinator_bench import UNKNOWN_PARTITION, batch
 from tests.support.coordinators.conformance_bench import ConformanceBench
+from tests.support.coordinators.coordinator_bench import UNKNOWN_PARTITION, batch
 from wal.coordinates import LOG_APPEND_TIME, ObjectKey, TopicIdPartition
 from wal.errors import ObjectExpired, OffsetOutOfRange, UnknownPartition
 from wal.stores.object_store import BytesBody

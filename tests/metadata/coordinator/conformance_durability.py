@@ -7,8 +7,8 @@ import pytest
 from metadata.operations import CommitFile, PlanSegments
 from metadata.replica.replica import Replica
 from metadata.replica.verify import check_state
-from tests.support.coordinator_bench import UNKNOWN_PARTITION, batch
 from tests.support.coordinators.conformance_bench import ConformanceBench, Rows, rows_of
+from tests.support.coordinators.coordinator_bench import UNKNOWN_PARTITION, batch
 from wal.coordinates import LOG_APPEND_TIME
 from wal.errors import CommitFailed, CommitOutcomeUnknown
 from wal.failpoint import arm

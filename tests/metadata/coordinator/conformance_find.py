@@ -3,8 +3,8 @@
 import pytest
 
 from metadata.operations import FindBatches, FoundBatches, WalExtent
-from tests.support.coordinator_bench import UNKNOWN_PARTITION, batch
 from tests.support.coordinators.conformance_bench import ConformanceBench, spans
+from tests.support.coordinators.coordinator_bench import UNKNOWN_PARTITION, batch
 from wal.coordinates import BatchExtent, Offset, TopicIdPartition
 from wal.errors import OffsetOutOfRange, UnknownPartition
 

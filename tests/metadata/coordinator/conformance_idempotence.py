@@ -7,8 +7,8 @@ import pytest
 from metadata.operations import BatchCommit
 from metadata.rules.topics import PRODUCER_ID_BLOCK
 from metadata.state.schema import PRODUCER_STATES
-from tests.support.coordinator_bench import batch
 from tests.support.coordinators.conformance_bench import ConformanceBench
+from tests.support.coordinators.coordinator_bench import batch
 from wal.coordinates import LOG_APPEND_TIME, BatchExtent, TopicIdPartition
 from wal.errors import OutOfOrderSequence, StaleProducerEpoch
 

@@ -3,8 +3,8 @@
 import pytest
 
 from metadata import operations as ops
-from tests.support.coordinator_bench import UNKNOWN_PARTITION, batch
 from tests.support.coordinators.conformance_bench import ConformanceBench
+from tests.support.coordinators.coordinator_bench import UNKNOWN_PARTITION, batch
 from tests.support.logs.log_media import LEASE_MS
 from wal.coordinates import LOG_APPEND_TIME, TopicIdPartition
 from wal.errors import InvalidRequest, OffsetOutOfRange, Rejected, UnknownPartition

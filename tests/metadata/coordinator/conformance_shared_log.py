@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 
 from metadata.operations import LATEST_TIMESTAMP, BatchCommit, ListedOffset, ListOffsets
-from tests.support.coordinator_bench import batch
 from tests.support.coordinators.conformance_bench import ConformanceBench
 from tests.support.coordinators.contender import until
+from tests.support.coordinators.coordinator_bench import batch
 from tests.support.stores.stepped_store import Fate
 from wal.errors import CommitOutcomeUnknown, NotCoordinator
 

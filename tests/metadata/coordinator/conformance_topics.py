@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from metadata.operations import CreatePartitions, CreateTopic, TopicDescription
-from tests.support.coordinator_bench import UNKNOWN_PARTITION, batch
 from tests.support.coordinators.conformance_bench import ConformanceBench
+from tests.support.coordinators.coordinator_bench import UNKNOWN_PARTITION, batch
 from wal.coordinates import TopicIdPartition
 from wal.errors import InvalidPartitions, TopicExists, UnknownPartition, UnknownTopicId
 

@@ -15,7 +15,7 @@ from metadata.access_tokens import (
 from metadata.messages.access_tokens import ALTER_ACCESS_TOKENS_HERE
 from metadata.records.users import AccessTokenCreatedRecord, AccessTokensRemovedRecord
 from metadata.rules import users
-from tests.support.applied_state import applied_state
+from tests.support.coordinators.applied_state import applied_state
 from tests.support.coordinators.conformance_bench import ConformanceBench
 from tests.support.logs.log_media import LocalLogs
 from wal.clock import ManualClock

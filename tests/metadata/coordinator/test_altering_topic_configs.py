@@ -9,7 +9,11 @@ import pytest
 
 from metadata.operations import AlteredTopicConfigs, AlterTopicConfigs, TopicDescription
 from metadata.records.records import TopicConfigsRecord
-from tests.support.coordinator_bench import CoordinatorBench, MemoryMetadataLog, running_coordinator
+from tests.support.coordinators.coordinator_bench import (
+    CoordinatorBench,
+    MemoryMetadataLog,
+    running_coordinator,
+)
 from wal.errors import CommitFailed, UnknownTopicId
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.operations import CommitFile
-from tests.support.coordinator_bench import (
+from tests.support.coordinators.coordinator_bench import (
     UNKNOWN_PARTITION,
     CoordinatorBench,
     MemoryMetadataLog,

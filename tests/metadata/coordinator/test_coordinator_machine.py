@@ -28,8 +28,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from metadata.operations import CommitFile, ListOffsets
-from tests.support.coordinator_model import outcomes_of
-from tests.support.coordinator_worlds import LocalWorld, RivalWorld, StateFate
 from tests.support.coordinators.contender import until
 from tests.support.coordinators.coordinator_machine import (
     CoordinatorMachine,
@@ -37,6 +35,8 @@ from tests.support.coordinators.coordinator_machine import (
     fates,
     numbers,
 )
+from tests.support.coordinators.coordinator_model import outcomes_of
+from tests.support.coordinators.coordinator_worlds import LocalWorld, RivalWorld, StateFate
 from tests.support.profiles import examples
 from tests.support.stores.stepped_store import Fate
 from wal.errors import CommitOutcomeUnknown, DisklessError, NotCoordinator

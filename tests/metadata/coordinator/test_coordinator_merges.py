@@ -11,7 +11,7 @@ from metadata.records.segment_identity import segment_key
 from metadata.replica.verify import check_state
 from metadata.rewrites import MERGE, PlanRewrites, Rewrite, RewritePlan, RewrittenSegment
 from metadata.rules.rewriting.merges import RUN_MAX
-from tests.support.coordinator_bench import (
+from tests.support.coordinators.coordinator_bench import (
     CoordinatorBench,
     MemoryMetadataLog,
     batch,

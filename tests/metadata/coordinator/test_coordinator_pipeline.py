@@ -11,7 +11,7 @@ from metadata.coordinator.coordinator import PartitionCoordinator
 from metadata.coordinator.pipeline import Pipeline
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.operations import CommitFile, CreateTopic
-from tests.support.coordinator_bench import (
+from tests.support.coordinators.coordinator_bench import (
     CoordinatorBench,
     MemoryMetadataLog,
     batch,

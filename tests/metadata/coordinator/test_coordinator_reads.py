@@ -6,7 +6,7 @@ What clients are promised is in the suite beside (coordinator_conformance.py).
 import asyncio
 
 from metadata import operations as ops
-from tests.support.coordinator_bench import CoordinatorBench, batch
+from tests.support.coordinators.coordinator_bench import CoordinatorBench, batch
 from wal.coordinates import LOG_APPEND_TIME, TopicIdPartition
 
 

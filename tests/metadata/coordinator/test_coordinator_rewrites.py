@@ -20,7 +20,7 @@ from metadata.rewrites import (
     RewrittenSegment,
 )
 from metadata.rules.rewriting.rewrites import CompactionPolicy, is_compaction_due
-from tests.support.coordinator_bench import (
+from tests.support.coordinators.coordinator_bench import (
     CoordinatorBench,
     MemoryMetadataLog,
     batch,

@@ -8,7 +8,7 @@ import pytest
 
 from metadata import operations as ops
 from metadata.metadata_settings import CoordinatorSettings
-from tests.support.coordinator_bench import (
+from tests.support.coordinators.coordinator_bench import (
     CoordinatorBench,
     MemoryMetadataLog,
     batch,

@@ -12,7 +12,7 @@ from metadata.coordinator.end_notes import EndNotes
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.records.transactions import EndedPartition, TransactionEndedRecord
 from metadata.workers.notes_sweep import NotesSweep
-from tests.support.applied_state import START_MS, AppliedState, applied_state
+from tests.support.coordinators.applied_state import START_MS, AppliedState, applied_state
 from wal.chunks.kept_notes import NOTES_PREFIX, KeptNotes, decode_kept_notes, merged
 from wal.clock import ManualClock
 from wal.coordinates import TopicIdPartition

@@ -11,7 +11,7 @@ from metadata.metadata_settings import CoordinatorSettings
 from metadata.records.records import FileCommittedRecord
 from metadata.records.sinks import SinkCommittedRecord, SinksExpiredRecord
 from metadata.sink_operations import CommitSink, SinkCommit, SinkRange
-from tests.support.coordinator_bench import (
+from tests.support.coordinators.coordinator_bench import (
     UNKNOWN_PARTITION,
     CoordinatorBench,
     MemoryMetadataLog,

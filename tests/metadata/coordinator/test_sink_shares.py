@@ -12,7 +12,7 @@ from metadata.metadata_settings import CoordinatorSettings
 from metadata.operations import CommitFile
 from metadata.replica.verify import verify_metadata
 from metadata.sink_operations import CommitShare, CommitSink, SinkCommit, SinkRange, SinkShare
-from tests.support.coordinator_bench import (
+from tests.support.coordinators.coordinator_bench import (
     CoordinatorBench,
     MemoryMetadataLog,
     batch,

@@ -4,7 +4,7 @@ from pathlib import Path
 from uuid import UUID
 
 from metadata import operations as ops
-from tests.support.coordinator_bench import (
+from tests.support.coordinators.coordinator_bench import (
     CoordinatorBench,
     MemoryMetadataLog,
     batch,

@@ -1,7 +1,7 @@
 """Who wants to know when topics are others hears of it, and of nothing else."""
 
 from metadata.operations import CreatePartitions
-from tests.support.coordinator_bench import CoordinatorBench
+from tests.support.coordinators.coordinator_bench import CoordinatorBench
 
 
 async def test_topics_that_come_grow_and_go_are_heard_of_when_they_can_be_read(

@@ -9,7 +9,7 @@ import pytest
 
 from metadata.rules.transactions import ending, producers
 from metadata.state.state import STATE_FILE
-from tests.support.coordinator_bench import MemoryMetadataLog
+from tests.support.coordinators.coordinator_bench import MemoryMetadataLog
 from tests.support.coordinators.file_cluster import DeletingStore, running_cluster
 from tests.support.exhaustive import IS_EXHAUSTIVE
 from tests.support.profiles import SEEDS_MIN

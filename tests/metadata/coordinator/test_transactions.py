@@ -29,7 +29,7 @@ from metadata.transaction_operations import (
     TransactionPartition,
     TransactionState,
 )
-from tests.support.coordinator_bench import (
+from tests.support.coordinators.coordinator_bench import (
     CoordinatorBench,
     MemoryMetadataLog,
     batch,

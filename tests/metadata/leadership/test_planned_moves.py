@@ -14,8 +14,12 @@ from metadata.metadata_settings import CoordinatorSettings
 from metadata.operations import CreateTopic, ListOffsets, RegisteredBroker
 from metadata.records.control import NO_BROKER, LeaderChangeRecord
 from metadata.records.records import decode_record
-from tests.support.coordinator_bench import CoordinatorBench, MemoryMetadataLog, running_coordinator
 from tests.support.coordinators.contender import MOVE_INTERVAL_MS, Contender, until
+from tests.support.coordinators.coordinator_bench import (
+    CoordinatorBench,
+    MemoryMetadataLog,
+    running_coordinator,
+)
 from wal.clock import ManualClock
 from wal.coordinates import TopicIdPartition
 from wal.errors import CommitFailed, DisklessError, NotCoordinator

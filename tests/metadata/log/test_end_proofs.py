@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from metadata.log.object_log import ObjectMetadataLog
-from tests.support.log_contract import NOW_MS
 from tests.support.logs.log_bucket import LEASE_S, PRUNE_S, Bucket, key_at, settle
+from tests.support.logs.log_contract import NOW_MS
 from tests.support.stores.stepped_store import Fate, Steps
 from wal.errors import NotCoordinator, StorageFailed
 

@@ -14,7 +14,7 @@ import pytest
 
 from metadata.log.local_log import APPENDS_UNDER_WAY_MAX, LocalLogSettings, LocalMetadataLog
 from tests.support.chunks.failing_disk import FailingDisk
-from tests.support.log_contract import NOW_MS, MetadataLogContract, read_records
+from tests.support.logs.log_contract import NOW_MS, MetadataLogContract, read_records
 from wal import errors
 from wal.disk import SYSTEM_DISK, Disk, SystemDisk
 from wal.settings import section_from

@@ -31,7 +31,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from metadata.log.log import LEASE_MARGIN, MetadataRecordBatch
 from metadata.log.object_log import ObjectMetadataLog
 from metadata.log.object_log_settings import ObjectLogSettings
-from tests.support.log_contract import NOW_MS
+from tests.support.logs.log_contract import NOW_MS
 from tests.support.profiles import examples
 from tests.support.stores.stepped_store import Fate, SteppedStore, Steps
 from wal.clock import ManualClock

@@ -20,8 +20,8 @@ from metadata.log.log_object import (
 from metadata.log.object_log import ObjectMetadataLog
 from metadata.log.object_log_reader import READ_OBJECTS_MAX
 from metadata.log.object_log_settings import ObjectLogSettings
-from tests.support.log_contract import NOW_MS, lead, read_all, read_records
 from tests.support.logs.log_bucket import PRUNE_S, SETTINGS, Bucket, key_at, settle
+from tests.support.logs.log_contract import NOW_MS, lead, read_all, read_records
 from tests.support.stores.racing_listings import RacingListings
 from tests.support.stores.stepped_store import Fate
 from wal.clock import ManualClock

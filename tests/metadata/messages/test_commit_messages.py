@@ -6,7 +6,7 @@ import pytest
 
 from metadata import operations as ops
 from metadata.messages.commit_file import COMMIT_FILE
-from tests.support.kip_1164_schemas import decode, encode
+from tests.support.wire.kip_1164_schemas import decode, encode
 from tests.support.wire.message_fields import commit_values, received, schema, tagged
 from wal import errors
 

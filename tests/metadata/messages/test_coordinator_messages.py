@@ -17,9 +17,9 @@ from metadata.messages.coordinator import (
     DescribeFilesMessage,
 )
 from metadata.messages.find_batches import FIND_BATCHES, FindBatchesMessage
-from tests.support.coordinator_samples import SAMPLES, Samples, draw_answers, told
-from tests.support.kip_1164_schemas import Field, decode, encode
 from tests.support.profiles import examples
+from tests.support.samples.coordinator_samples import SAMPLES, Samples, draw_answers, told
+from tests.support.wire.kip_1164_schemas import Field, decode, encode
 from tests.support.wire.message_fields import A, B, received, schema, tagged
 from wal import errors
 from wal.coordinates import BatchExtent, ByteOffset, ObjectKey, Offset, TopicIdPartition

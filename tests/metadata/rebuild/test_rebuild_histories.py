@@ -15,7 +15,7 @@ import pytest
 from metadata.rebuild.facts import BucketFacts, ObjectFacts, RebuildOptions
 from metadata.rebuild.filler import NewObject
 from metadata.rebuild.plan import RebuildPlan, plan_rebuild
-from tests.support.applied_state import applied_state
+from tests.support.coordinators.applied_state import applied_state
 from tests.support.profiles import seeds
 from tests.support.rebuild.rebuild_cluster import Cluster, played, played_by
 from tests.support.rebuild.rebuild_difference import difference

@@ -15,7 +15,7 @@ from metadata.state.speculative import SpeculativeView
 from metadata.state.transactions.transaction_rows import aborted_within, ends_from
 from metadata.transaction_operations import NUMBER_MAX, ClosedKey
 from tests.metadata.rebuild.test_rebuild_placement import PLACE, TOPIC, Bucket
-from tests.support.applied_state import AppliedState, applied_state
+from tests.support.coordinators.applied_state import AppliedState, applied_state
 from wal.chunks.kept_notes import KeptNotes, NotedEnd, merged
 from wal.clock import ManualClock
 from wal.coordinates import BatchExtent

@@ -12,7 +12,7 @@ from metadata.log.local_log import LocalMetadataLog
 from metadata.log.log import MetadataRecordBatch
 from metadata.replica.replica import Replica
 from metadata.state.image import Changes
-from tests.support.coordinator_bench import running_coordinator
+from tests.support.coordinators.coordinator_bench import running_coordinator
 from wal.errors import CommitOutcomeUnknown, CorruptState, StorageFailed
 
 Applying = Callable[[Replica, Sequence[MetadataRecordBatch]], Callable[[], Changes]]

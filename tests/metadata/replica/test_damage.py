@@ -32,8 +32,8 @@ from metadata.records.records import encode_record
 from metadata.replica.replica import Replica
 from metadata.state.state import STATE_FILE
 from metadata.state.state_file import remove_database
-from tests.support.coordinator_bench import batch, running_coordinator
-from tests.support.coordinator_worlds import SETTINGS, NoSyncDisk
+from tests.support.coordinators.coordinator_bench import batch, running_coordinator
+from tests.support.coordinators.coordinator_worlds import SETTINGS, NoSyncDisk
 from tests.support.profiles import seeds
 from wal.clock import ManualClock
 from wal.coordinates import TopicIdPartition

@@ -10,9 +10,9 @@ import pytest
 from metadata.log.log import MetadataRecordBatch
 from metadata.log.object_log import ObjectMetadataLog
 from metadata.replica.read_ahead import read_ahead
-from tests.support.coordinator_bench import MemoryMetadataLog
-from tests.support.log_contract import NOW_MS, lead
-from tests.support.virtual_loop import run_in_virtual_time
+from tests.support.coordinators.coordinator_bench import MemoryMetadataLog
+from tests.support.logs.log_contract import NOW_MS, lead
+from tests.support.loops.virtual_loop import run_in_virtual_time
 from wal.clock import ManualClock
 from wal.coordinates import ObjectKey
 from wal.errors import StorageFailed

@@ -18,7 +18,7 @@ from metadata import operations as ops
 from metadata.replica.read_only_replica import ReadOnlyReplica
 from metadata.state.state import STATE_FILE
 from metadata.state.state_file import is_as_closed
-from tests.support.coordinator_bench import (
+from tests.support.coordinators.coordinator_bench import (
     UNKNOWN_PARTITION,
     CoordinatorBench,
     MemoryMetadataLog,

@@ -44,7 +44,7 @@ from metadata.transaction_operations import (
     TransactionGroup,
     TransactionPartition,
 )
-from tests.support.coordinator_bench import (
+from tests.support.coordinators.coordinator_bench import (
     CoordinatorBench,
     MemoryMetadataLog,
     batch,

@@ -11,7 +11,7 @@ from metadata.replica.verify import check_state
 from metadata.replica.verify_transactions import held_transactions, unheld
 from metadata.state.schema import MARKERS
 from metadata.transaction_operations import TransactionState
-from tests.support.applied_state import START_MS, AppliedState, applied_state
+from tests.support.coordinators.applied_state import START_MS, AppliedState, applied_state
 from tests.support.logs.snapshot_bench import (
     PrunableLog,
     following,

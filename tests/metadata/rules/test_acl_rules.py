@@ -13,7 +13,11 @@ from metadata.rules import acls as acl_rules
 from metadata.rules.acls import decide_create_acls, decide_delete_acls
 from metadata.state.image import CommittedImage
 from metadata.state.speculative import SpeculativeView
-from tests.support.coordinator_bench import CoordinatorBench, MemoryMetadataLog, running_coordinator
+from tests.support.coordinators.coordinator_bench import (
+    CoordinatorBench,
+    MemoryMetadataLog,
+    running_coordinator,
+)
 from wal.errors import CommitFailed, PolicyViolation
 
 TOPIC, GROUP = 2, 3

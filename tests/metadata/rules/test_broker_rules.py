@@ -7,7 +7,7 @@ import pytest
 
 from metadata.metadata_version import METADATA_VERSION
 from metadata.operations import RegisteredBroker
-from tests.support.coordinator_bench import MemoryMetadataLog, running_coordinator
+from tests.support.coordinators.coordinator_bench import MemoryMetadataLog, running_coordinator
 from wal.errors import InvalidRequest
 
 

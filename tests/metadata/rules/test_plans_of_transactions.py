@@ -14,7 +14,7 @@ from metadata.rules.segments import SEGMENT_BYTES_CONFIG, candidates, survey
 from metadata.workers.retention import Candidate
 from metadata.workers.retention import survey as survey_retention
 from tests.support.exhaustive import IS_EXHAUSTIVE
-from tests.support.rolled_transactions import Rolling, rolling, stable_end, written
+from tests.support.tiers.rolled_transactions import Rolling, rolling, stable_end, written
 
 
 @pytest.fixture

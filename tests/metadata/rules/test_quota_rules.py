@@ -13,7 +13,11 @@ from metadata.rules import quotas as quota_rules
 from metadata.rules.quotas import decide_alter_client_quotas
 from metadata.state.image import Changes, CommittedImage
 from metadata.state.speculative import SpeculativeView
-from tests.support.coordinator_bench import CoordinatorBench, MemoryMetadataLog, running_coordinator
+from tests.support.coordinators.coordinator_bench import (
+    CoordinatorBench,
+    MemoryMetadataLog,
+    running_coordinator,
+)
 from wal.errors import CommitFailed, DisklessError, PolicyViolation
 
 USER: QuotaEntity = (("user", "u"),)

@@ -24,8 +24,8 @@ from metadata.table_operations import (
     ListTables,
     table_prefix,
 )
-from tests.support.applied_state import applied_state
-from tests.support.coordinator_bench import batch, rolled
+from tests.support.coordinators.applied_state import applied_state
+from tests.support.coordinators.coordinator_bench import batch, rolled
 from tests.support.coordinators.file_cluster import GRACE_S, Cluster, DeletingStore, running_cluster
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.errors import CorruptState, InvalidRequest, Rejected, UnknownPartition, UnknownTopicId

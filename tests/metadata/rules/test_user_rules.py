@@ -19,7 +19,11 @@ from metadata.rules.users import decide_alter_scram_credentials
 from metadata.scram.credentials import ScramCredential
 from metadata.state.image import Changes, CommittedImage
 from metadata.state.speculative import SpeculativeView
-from tests.support.coordinator_bench import CoordinatorBench, MemoryMetadataLog, running_coordinator
+from tests.support.coordinators.coordinator_bench import (
+    CoordinatorBench,
+    MemoryMetadataLog,
+    running_coordinator,
+)
 from wal.errors import CommitFailed, DisklessError, PolicyViolation, UnknownCredential
 
 

@@ -29,8 +29,8 @@ from metadata.scram.text import (
     read_server_final,
     read_server_first,
 )
-from tests.support.fuzzing import fuzzed
 from tests.support.profiles import examples
+from tests.support.samples.fuzzing import fuzzed
 
 SALT = b"0123456789abcdef"
 MECHANISMS = pytest.mark.parametrize("mechanism", ScramMechanism)

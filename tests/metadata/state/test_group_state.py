@@ -38,7 +38,11 @@ from metadata.state.group_queries import (
 from metadata.state.schema import COMMIT_PERIOD_MS
 from metadata.state.state import STATE_FILE
 from metadata.state.state_check import scan_state_hash
-from tests.support.coordinator_bench import CoordinatorBench, MemoryMetadataLog, running_coordinator
+from tests.support.coordinators.coordinator_bench import (
+    CoordinatorBench,
+    MemoryMetadataLog,
+    running_coordinator,
+)
 from tests.support.logs.snapshot_bench import (
     PrunableLog,
     following,

@@ -13,7 +13,7 @@ from metadata.state.image import ProducerKey
 from metadata.state.producer_rows import PERIOD_MS, expired_producers, load_producers
 from metadata.state.producer_state import unpack_window
 from metadata.state.state import STATE_FILE
-from tests.support.applied_state import START_MS, AppliedState, applied_state
+from tests.support.coordinators.applied_state import START_MS, AppliedState, applied_state
 from wal.coordinates import Offset, TopicIdPartition
 from wal.errors import CorruptState
 

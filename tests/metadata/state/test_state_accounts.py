@@ -10,7 +10,7 @@ from metadata.metadata_settings import CoordinatorSettings
 from metadata.operations import DeleteRecords
 from metadata.replica.verify import check_state
 from metadata.state.state import STATE_FILE, StateDatabase
-from tests.support.coordinator_bench import (
+from tests.support.coordinators.coordinator_bench import (
     CoordinatorBench,
     MemoryMetadataLog,
     batch,

@@ -10,7 +10,7 @@ from metadata.operations import DeletedRecords, DeleteRecords
 from metadata.records.records import RecordsDeletedRecord
 from metadata.replica.verify import check_state
 from metadata.workers.deletion_steps import STEP_ROWS_MAX, delete_records_in_steps
-from tests.support.coordinator_bench import (
+from tests.support.coordinators.coordinator_bench import (
     UNKNOWN_PARTITION,
     CoordinatorBench,
     MemoryMetadataLog,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from metadata.operations import DescribedFile, HandedFile, Tombstone
-from tests.support.coordinator_bench import batch
+from tests.support.coordinators.coordinator_bench import batch
 from tests.support.coordinators.file_cluster import (
     Cluster,
     DeletingStore,

@@ -12,7 +12,7 @@ from metadata.rules.files import permuted_owners
 from metadata.state.speculative import FileStanding
 from metadata.workers.file_workers import FileWorkers
 from metadata.workers.note_keeper import NoteKeeper
-from tests.support.coordinator_bench import batch, rolled
+from tests.support.coordinators.coordinator_bench import batch, rolled
 from tests.support.coordinators.file_cluster import (
     COMMIT_AGE_S,
     GRACE_S,

@@ -12,7 +12,7 @@ from metadata.retention_settings import RetentionSettings
 from metadata.rules.transactions.parts import closed_retention_ms
 from metadata.transaction_operations import EndParts
 from metadata.workers.producer_expiry import ProducerExpiry
-from tests.support.coordinator_bench import (
+from tests.support.coordinators.coordinator_bench import (
     CoordinatorBench,
     MemoryMetadataLog,
     batch,

@@ -12,7 +12,7 @@ from metadata.replica.replica import Replica
 from metadata.replica.verify import check_state
 from metadata.retention_settings import RetentionSettings
 from metadata.workers.retention import PARTITION_ROWS, RetentionWorker, rows_from
-from tests.support.coordinator_bench import (
+from tests.support.coordinators.coordinator_bench import (
     CoordinatorBench,
     MemoryMetadataLog,
     batch,

@@ -7,7 +7,7 @@ from metadata.records.control import RowsSweptRecord
 from metadata.replica.verify import check_state
 from metadata.retention_settings import RetentionSettings
 from metadata.workers.row_sweeper import RowSweeper
-from tests.support.coordinator_bench import (
+from tests.support.coordinators.coordinator_bench import (
     CoordinatorBench,
     MemoryMetadataLog,
     batch,

@@ -8,7 +8,7 @@ import pytest
 from metadata.apply.apply_topics import SWEPT_WITH_TOPIC_MAX
 from metadata.records import records
 from metadata.records.control import RowsSweptRecord
-from tests.support.applied_state import START_MS, AppliedState, applied_state
+from tests.support.coordinators.applied_state import START_MS, AppliedState, applied_state
 from wal.coordinates import ObjectKey, TopicIdPartition
 
 MANY = SWEPT_WITH_TOPIC_MAX * 2 + 300

@@ -10,7 +10,7 @@ from metadata.operations import DeleteRecords
 from metadata.table_operations import NO_TABLE, CommitTable, ListSegments, table_prefix
 from metadata.workers import tier_lag
 from metadata.workers.tier_lag import TierLag
-from tests.support.coordinator_bench import (
+from tests.support.coordinators.coordinator_bench import (
     CoordinatorBench,
     MemoryMetadataLog,
     batch,

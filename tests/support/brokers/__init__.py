@@ -8,9 +8,15 @@
   has committed.
 - `fake_logs`: Topics and their logs in memory, which fail and wait as a test says.
 - `gate`: A way to a port that can be cut, held and opened again, as a network does.
+- `kafka_fakes`: In-memory stand-ins for what the API handlers call, good enough for stock
+  clients.
 - `killed_workers`: Processes of a broker of workers, and a ledger of what is acknowledged while
   some are killed.
 - `listeners`: Listeners of tests, each on a free port of the loopback address.
+- `live_broker`: A whole broker in a thread of the test process, on a real socket, for blocking
+  clients.
 - `replica_setting`: A replica manager on a write loop, a coordinator and a reader that do what
   a test says.
+- `server_tests`: What tests of the server share: both event loops, and an API that nobody else
+  has.
 """

@@ -26,7 +26,7 @@ from demo.broker_process import BrokerProcess
 from metadata.clients.wire_client import WireClient
 from metadata.operations import LATEST_TIMESTAMP, BatchCommit, CommitFile, ListedOffset, ListOffsets
 from tests.support.clients.numbered_records import PARTITIONS
-from tests.support.coordinator_bench import batch
+from tests.support.coordinators.coordinator_bench import batch
 from wal.clock import SystemClock
 from wal.coordinates import ByteOffset, TopicIdPartition
 from wal.errors import DisklessError

@@ -19,7 +19,7 @@ from metadata.records.file_committed import FileCommittedRecord
 from metadata.records.records import MetadataRecord, decode_record
 from tests.support import stock_clients as clients
 from tests.support.brokers.broker_cluster import Cluster
-from tests.support.live_broker import until
+from tests.support.brokers.live_broker import until
 from wal.coordinates import ObjectKey, TopicIdPartition
 
 TOPIC: Final = "t"

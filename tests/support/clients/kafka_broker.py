@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from tests.support.brokers.live_broker import until
 from tests.support.clients.jvm import KafkaTools
-from tests.support.live_broker import until
 from tests.support.ports import own_port
 from tests.support.questions.versioned_requests import PlainConnection
 

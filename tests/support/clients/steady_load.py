@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer
 
-from tests.support.live_broker import until
+from tests.support.brokers.live_broker import until
 
 TIMEOUT_S: Final = 120.0
 

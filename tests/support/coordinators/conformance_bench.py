@@ -9,8 +9,9 @@ broker's `LocalClient` in this process, or a `WireClient` to the listener that s
 life of the same broker, without its SQLite state if a case wants so, comes with `restart`; another
 broker's, with a state of its own, with `fail_over`. `clock` stands still until a case moves it.
 
-`batch` (tests/support/coordinator_bench.py) makes extents that nobody ever reads; `write` stores a
-WAL object with real RecordBatches first, for cases that look at timestamps of records.
+`batch` (tests/support/coordinators/coordinator_bench.py) makes extents that nobody ever reads;
+`write` stores a WAL object with real RecordBatches first, for cases that look at
+timestamps of records.
 """
 
 import asyncio
@@ -43,9 +44,9 @@ from metadata.workers.retention import RetentionWorker
 from metadata.workers.snapshot_keeper import SnapshotKeeper, SnapshotSettings
 from tests.support.batch_builder import Row, build_batch
 from tests.support.chunks.written_records import WrittenRecords
-from tests.support.coordinator_bench import rolled
 from tests.support.coordinators.conformance_life import BrokerLife
 from tests.support.coordinators.contender import until
+from tests.support.coordinators.coordinator_bench import rolled
 from tests.support.logs.log_media import LEASE_MS, TICK_S, Medium
 from wal.clock import ManualClock
 from wal.coordinates import CREATE_TIME, BatchExtent, ByteOffset, ObjectKey, TopicIdPartition

@@ -22,16 +22,16 @@ from metadata.retention_settings import RetentionSettings
 from metadata.workers.producer_expiry import ProducerExpiry
 from metadata.workers.retention import RetentionWorker
 from metadata.workers.row_sweeper import RowSweeper
-from tests.support.coordinator_bench import batch, rolled
-from tests.support.coordinator_model import (
+from tests.support.coordinators.contender import LEASE_MS
+from tests.support.coordinators.coordinator_bench import batch, rolled
+from tests.support.coordinators.coordinator_model import (
     SEQUENCES,
     CoordinatorModel,
     Outcome,
     outcomes_of,
     rows_of,
 )
-from tests.support.coordinator_worlds import SETTINGS, StateFate, World
-from tests.support.coordinators.contender import LEASE_MS
+from tests.support.coordinators.coordinator_worlds import SETTINGS, StateFate, World
 from tests.support.transactions.transaction_rules import GROUPS, TransactionRules
 from wal import errors
 from wal.coordinates import CREATE_TIME, LOG_APPEND_TIME, BatchExtent, ByteOffset, TopicIdPartition

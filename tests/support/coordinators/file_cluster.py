@@ -14,7 +14,7 @@ from metadata.replica.verify import verify_metadata
 from metadata.state.file_queries import DeletableFile
 from metadata.workers.file_workers import FileWorkers
 from metadata.workers.note_keeper import NoteKeeper
-from tests.support.coordinator_bench import CoordinatorBench, MemoryMetadataLog, batch
+from tests.support.coordinators.coordinator_bench import CoordinatorBench, MemoryMetadataLog, batch
 from tests.support.coordinators.standalone_coordinator import standalone_coordinator
 from wal.clock import ManualClock
 from wal.coordinates import ObjectKey, TopicIdPartition

@@ -5,7 +5,7 @@ import random
 
 from metadata.log.object_log import ObjectMetadataLog
 from metadata.log.object_log_settings import ObjectLogSettings
-from tests.support.log_contract import LEADER, lead, read_records
+from tests.support.logs.log_contract import LEADER, lead, read_records
 from tests.support.stores.stepped_store import SteppedStore, Steps
 from wal.clock import ManualClock
 from wal.coordinates import ObjectKey

@@ -14,8 +14,8 @@ from metadata.state.image import CommittedImage
 from metadata.state.state import STATE_FILE, StateDatabase
 from metadata.state.state_check import verified_position
 from metadata.workers.snapshot_keeper import SnapshotKeeper, SnapshotSettings
-from tests.support.applied_state import applied_state
-from tests.support.coordinator_bench import MemoryMetadataLog
+from tests.support.coordinators.applied_state import applied_state
+from tests.support.coordinators.coordinator_bench import MemoryMetadataLog
 from wal.clock import Clock, ManualClock
 from wal.disk import SYSTEM_DISK, Disk
 from wal.errors import OutOfBounds

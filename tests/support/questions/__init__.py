@@ -6,6 +6,7 @@
 - `extreme_requests`: Request bodies of any API and version whose fields hold the extremes of
   their types.
 - `group_questions`: What is asked of a broker in each version about groups.
+- `kafka_raw_client`: A Kafka client that sends exactly what it is told, frame by frame.
 - `raw_producer`: A transactional producer of the classic protocol that sends what it is told,
   when it is told.
 - `raw_transactions`: A transactional producer by raw requests: it sends whatever a test wants,

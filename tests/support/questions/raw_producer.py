@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any, Final, Self
 
 from tests.support.batch_builder import Row, build_batch
-from tests.support.kafka_raw_client import RawClient
+from tests.support.questions.kafka_raw_client import RawClient
 
 CONCURRENT_TRANSACTIONS: Final = 51
 COORDINATOR_IS_BUSY: Final = frozenset({14, 15, 16, CONCURRENT_TRANSACTIONS})

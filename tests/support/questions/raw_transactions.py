@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from tests.support.batch_builder import Row, build_batch
-from tests.support.kafka_raw_client import RawClient
+from tests.support.questions.kafka_raw_client import RawClient
 
 TRANSACTIONAL: Final = 0x10
 DEADLINE_S: Final = 60.0

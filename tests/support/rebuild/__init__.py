@@ -6,6 +6,6 @@
   from.
 - `rebuild_history`: Histories of a bucket for the tests of rebuilding: brokers, one
   coordinator, rolls, deletions.
-- `rebuild_transactions`: Random histories with transactions: what
-  `rebuild_cluster` plays, and these.
+- `rebuild_transactions`: Random histories with transactions: what rebuild_cluster plays, and
+  these.
 """

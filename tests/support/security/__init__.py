@@ -1,5 +1,9 @@
 """Certificates, log-ins and rights, and what users with few of them are told.
 
+- `authorization_server`: An authorization server of tests: keys, tokens signed with them, and
+  HTTP where both are had.
+- `certificates`: Keys and certificates of tests, made by trustme, as the files that listeners
+  and clients take.
 - `open_and_closed`: Requests that name an open and a closed topic, group or id, and what is
   read off the answers.
 - `refused_requests`: Questions to a broker with rules, by users with few rights, and what an

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tests.support.kafka_raw_client import a_batch
+from tests.support.questions.kafka_raw_client import a_batch
 from tests.support.security.refusing_broker import Serving
 
 

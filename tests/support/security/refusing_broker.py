@@ -12,8 +12,8 @@ from diskless.loop.long_work import Steps
 from diskless.ports import ClientInfo
 from diskless.transactions.transaction_router import Producer
 from metadata.transaction_operations import Transaction, TransactionState
-from tests.support.kafka_fakes import Broker, running_broker
-from tests.support.kafka_raw_client import RawClient
+from tests.support.brokers.kafka_fakes import Broker, running_broker
+from tests.support.questions.kafka_raw_client import RawClient
 from tests.support.transactions.memory_transactions import leading
 from wal.coordinates import TopicIdPartition
 from wal.errors import DisklessError

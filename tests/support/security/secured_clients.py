@@ -32,7 +32,7 @@ from aiokafka.errors import KafkaError as AioError
 from kafka.errors import KafkaError as PythonError
 from kafka.net.sasl.oauth import AbstractTokenProvider as PythonTokenProvider
 
-from tests.support.live_broker import until
+from tests.support.brokers.live_broker import until
 from tests.support.stock_clients import (
     QUIET,
     TIMEOUT_S,

@@ -18,11 +18,11 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
+from tests.support.brokers.live_broker import until
 from tests.support.clients.java_client import scenario
 from tests.support.clients.jvm import JavaProcess, KafkaTools
 from tests.support.clients.kafkajs import KafkaJsError, NodeProcess
 from tests.support.clients.kcat import Kcat
-from tests.support.live_broker import until
 from tests.support.security.secured_clients import (
     OAUTHBEARER,
     Running,

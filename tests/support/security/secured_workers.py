@@ -15,10 +15,10 @@ from typing import Any, Final
 from demo.broker_process import BrokerProcess
 from metadata.acls import PatternType, Permission
 from metadata.scram.credentials import ScramMechanism, salt_password
-from tests.support.certificates import Certificates
-from tests.support.kafka_raw_client import RawClient
 from tests.support.ports import own_port
+from tests.support.questions.kafka_raw_client import RawClient
 from tests.support.questions.worker_clients import produce
+from tests.support.security.certificates import Certificates
 
 CONNECTIONS: Final = 6
 PENDING: Final = 8

@@ -5,7 +5,7 @@ import itertools
 import pytest
 from hypothesis import strategies as st
 
-from tests.support.fuzzing import FUZZ_SECONDS, ROUND_EXAMPLES, fuzzed
+from tests.support.samples.fuzzing import FUZZ_SECONDS, ROUND_EXAMPLES, fuzzed
 
 
 @pytest.mark.parametrize("rounds", [1, 2])

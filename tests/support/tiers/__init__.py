@@ -6,6 +6,10 @@
   consume it.
 - `hadoop_aws`: Spark settings with which stock Spark reads s3a://, for tests: jars and server.
 - `plain_spark_numbers`: The demo's numbers by stock Spark.
+- `rolled`: Tiering without Spark: roll and merge in this process, through a live broker's
+  socket.
+- `rolled_transactions`: Three interleaved transactions of one partition, written, rolled in
+  pieces, merged, and read.
 - `spark_cluster`: A Spark cluster of processes, for tests: a master, a worker, and a Python
   without this project.
 - `spark_kafka`: Spark's Kafka source and sink, driven by tests: the side of the tests.

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from metadata.rewrites import COMPACTION, PlanRewrites, Rewrite, RewritePlan
-from tests.support.live_broker import LiveBroker
+from tests.support.brokers.live_broker import LiveBroker
 from tiering.compaction.key_columns import key_rows
 from tiering.compaction.losses import Loss, losses_of, offsets_in
 from tiering.compaction.outputs import outputs_of

@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from tests.support.live_broker import LiveBroker
+from tests.support.brokers.live_broker import LiveBroker
 
 TOPIC: Final = "flights"
 PARTITIONS: Final = 2

@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.support.live_broker import until
+from tests.support.brokers.live_broker import until
 from tests.support.ports import own_port
 
 

@@ -17,7 +17,7 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOrEqual
 
 from demo.lake import attach
-from tests.support.live_broker import LiveBroker
+from tests.support.brokers.live_broker import LiveBroker
 from tests.support.tiers.spark_tables import SparkTables
 from tests.support.tiers.topic_table import GREAT, TopicTable
 

@@ -27,8 +27,8 @@ from confluent_kafka.admin import (
 from metadata.operations import DeleteRecords, PlanSegments, SegmentPlan
 from metadata.rewrites import MERGE, PlanRewrites
 from metadata.table_operations import ListTables
-from tests.support.live_broker import LiveBroker
-from tests.support.rolled import merge_all
+from tests.support.brokers.live_broker import LiveBroker
+from tests.support.tiers.rolled import merge_all
 from tiering.coordinator_client import CoordinatorClient
 from tiering.jobs.rewrites import rewrite_once
 from tiering.jobs.rolls import roll_once

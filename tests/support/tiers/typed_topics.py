@@ -15,8 +15,8 @@ from confluent_kafka.admin import (
 )
 
 from metadata.operations import PlanSegments, SegmentPlan
+from tests.support.brokers.live_broker import LiveBroker
 from tests.support.clients.schema_registry import SchemaRegistry
-from tests.support.live_broker import LiveBroker
 from tiering.coordinator_client import CoordinatorClient
 from tiering.jobs.rolls import RollReport, roll_once
 from tiering.roll import Rolled

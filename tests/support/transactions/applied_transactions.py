@@ -19,7 +19,7 @@ from metadata.transaction_operations import (
     TransactionGroup,
     TransactionPartition,
 )
-from tests.support.applied_state import START_MS, AppliedState
+from tests.support.coordinators.applied_state import START_MS, AppliedState
 from wal.coordinates import TopicIdPartition
 
 BEGAN = TransactionBeganRecord(

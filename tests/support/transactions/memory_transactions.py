@@ -27,7 +27,7 @@ from metadata.transaction_operations import (
     Transaction,
     TransactionState,
 )
-from tests.support.until import until
+from tests.support.loops.until import until
 from wal.clock import ManualClock
 from wal.errors import (
     ConcurrentTransactions,

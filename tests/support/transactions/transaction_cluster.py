@@ -54,8 +54,8 @@ from metadata.rules.groups import group_coordinator
 from metadata.sink_operations import CommitShare, SinkCommit, SinkRange
 from metadata.state.image import PartitionState
 from metadata.transaction_operations import AddToTransaction, EndParts, JoinTransaction, Transaction
-from tests.support.coordinator_bench import batch
 from tests.support.coordinators.contender import until
+from tests.support.coordinators.coordinator_bench import batch
 from tests.support.logs.log_media import LEASE_MS, TICK_S, ObjectLogs, sleep_a_little
 from tests.support.stores.stepped_store import Fate, Steps
 from wal.clock import ManualClock

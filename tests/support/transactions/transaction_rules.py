@@ -26,7 +26,7 @@ from metadata.transaction_operations import (
     JoinTransaction,
     TransactionGroup,
 )
-from tests.support.coordinator_worlds import World
+from tests.support.coordinators.coordinator_worlds import World
 from tests.support.transactions.transaction_model import HERE, NOBODY, Pair, TransactionModel
 from wal.coordinates import TopicIdPartition
 from wal.errors import DisklessError

@@ -56,7 +56,7 @@ from metadata.transaction_operations import (
     TransactionPartition,
     TransactionState,
 )
-from tests.support.coordinator_bench import batch
+from tests.support.coordinators.coordinator_bench import batch
 from tests.support.coordinators.file_cluster import Cluster
 from wal.coordinates import NO_TRANSACTION, TopicIdPartition
 from wal.errors import (

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from metadata.messages.codec import Operation
 from metadata.messages.commit_file import COMMIT_FILE, CommitFileMessage
-from tests.support.kip_1164_schemas import SCHEMAS, Field, encode
+from tests.support.wire.kip_1164_schemas import SCHEMAS, Field, encode
 
 A, B = UUID(int=0xA), UUID(int=0xB)
 

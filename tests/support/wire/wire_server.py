@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from metadata.messages.codec import Operation
-from tests.support.coordinator_samples import SAMPLES
+from tests.support.samples.coordinator_samples import SAMPLES
 
 OPERATIONS = {samples.operation.key: samples.operation for samples in SAMPLES.values()}
 

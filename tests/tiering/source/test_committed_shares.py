@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from tests.support.rolled_transactions import LOG, Rolling, Written, rolling, stable_end, written
+from tests.support.tiers.rolled_transactions import (
+    LOG,
+    Rolling,
+    Written,
+    rolling,
+    stable_end,
+    written,
+)
 from tests.tiering.located_log import LocatedLog
 from tiering.source.planning import Share
 from tiering.source.rows.latest_rows import latest_tables

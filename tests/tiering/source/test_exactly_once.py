@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql.types import StructType
 
 from metadata.sink_operations import CommitStaged, StagedFile
-from tests.support.live_broker import LiveBroker
+from tests.support.brokers.live_broker import LiveBroker
 from tiering.coordinator_client import CoordinatorClient
 from tiering.source.data_source import DisklessDataSource
 from tiering.source.options import parse_sink_options

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metadata.operations import SegmentExtent
-from tests.support.live_broker import LiveBroker, until
+from tests.support.brokers.live_broker import LiveBroker, until
 from tests.support.profiles import examples
-from tests.support.rolled import merge_everything, roll_everything
 from tests.support.tiers.compacted import compact_everything
+from tests.support.tiers.rolled import merge_everything, roll_everything
 from tiering.source.planning import Share
 from tiering.source.rows.latest_rows import fewer_shares, latest_tables, newest_offsets
 from tiering.source.rows.share_rows import Wanted, share_tables

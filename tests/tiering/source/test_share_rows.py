@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 
 from metadata.operations import DeleteRecords
-from tests.support.live_broker import LiveBroker, until
-from tests.support.rolled import roll_everything
+from tests.support.brokers.live_broker import LiveBroker, until
 from tests.support.tiers.flights import (
     PARTITIONS,
     TIME_MS,
@@ -19,6 +18,7 @@ from tests.support.tiers.flights import (
     consumed_flights,
     produce_flights,
 )
+from tests.support.tiers.rolled import roll_everything
 from tiering.segment_columns import SEGMENT_SCHEMA
 from tiering.source.planning import Share, shares
 from tiering.source.rows.share_rows import RecordsGone, Wanted, share_tables

@@ -14,7 +14,7 @@ from metadata.acls import AclBinding
 from metadata.messages.sinks import COMMIT_SINK_HERE, CommitSinkAt
 from metadata.scram.credentials import ScramMechanism, credential_of, salt_password
 from metadata.sink_operations import CommitSink, CommitStaged
-from tests.support.live_broker import LiveBroker
+from tests.support.brokers.live_broker import LiveBroker
 from tests.support.ports import own_port
 from tiering.coordinator_client import CoordinatorClient
 from tiering.source.options import parse_sink_options

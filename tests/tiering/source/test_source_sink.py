@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql.types import StructType
 
-from tests.support.live_broker import LiveBroker
+from tests.support.brokers.live_broker import LiveBroker
 from tiering.coordinator_client import CoordinatorClient
 from tiering.source.options import parse_sink_options
 from tiering.source.writing import at_least_once as sink_module

@@ -13,9 +13,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from pyspark.sql.types import StructType
 
 from metadata.operations import DeleteRecords
-from tests.support.live_broker import LiveBroker, until
-from tests.support.rolled import roll_everything
+from tests.support.brokers.live_broker import LiveBroker, until
 from tests.support.tiers.flights import PARTITIONS, TIME_MS, TOPIC, produce_flights
+from tests.support.tiers.rolled import roll_everything
 from tiering.source.batch import BatchReader
 from tiering.source.columns import schema_of
 from tiering.source.options import parse_options

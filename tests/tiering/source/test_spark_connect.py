@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.live_broker import LiveBroker
-from tests.support.rolled import roll_everything
+from tests.support.brokers.live_broker import LiveBroker
 from tests.support.tiers.flights import PARTITIONS, produce_flights
+from tests.support.tiers.rolled import roll_everything
 from tests.support.tiers.spark_cluster import python_without_us
 
 REPOSITORY = Path(__file__).resolve().parents[3]

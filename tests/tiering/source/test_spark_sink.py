@@ -16,10 +16,10 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from diskless.cli.cli import main
-from tests.support.live_broker import LiveBroker, until
+from tests.support.brokers.live_broker import LiveBroker, until
 from tests.support.profiles import seeds
-from tests.support.rolled import roll_everything
 from tests.support.tiers.flights import PARTITIONS, TOPIC, produce_flights
+from tests.support.tiers.rolled import roll_everything
 from tests.support.transactions.committed_values import CommittedValues
 from tiering.source import register
 from tiering.spark_roller import SparkRoller

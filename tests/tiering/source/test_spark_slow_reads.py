@@ -18,9 +18,9 @@ import pytest
 from pyspark.sql import Row, SparkSession
 
 from tests.support import stock_clients as clients
-from tests.support.live_broker import LiveBroker, until
-from tests.support.rolled import merge_everything, roll_everything
+from tests.support.brokers.live_broker import LiveBroker, until
 from tests.support.tiers.compacted import compact_everything
+from tests.support.tiers.rolled import merge_everything, roll_everything
 from tiering.source import register
 from tiering.spark_roller import SparkRoller
 

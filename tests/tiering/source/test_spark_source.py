@@ -13,9 +13,8 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from metadata.operations import DeleteRecords
-from tests.support.live_broker import LiveBroker
+from tests.support.brokers.live_broker import LiveBroker
 from tests.support.profiles import seeds
-from tests.support.rolled import roll_everything
 from tests.support.tiers.flights import (
     PARTITIONS,
     TIME_MS,
@@ -24,6 +23,7 @@ from tests.support.tiers.flights import (
     consumed_flights,
     produce_flights,
 )
+from tests.support.tiers.rolled import roll_everything
 from tiering.coordinator_client import CoordinatorClient
 from tiering.source import DisklessDataSource, register
 from tiering.spark_roller import SparkRoller

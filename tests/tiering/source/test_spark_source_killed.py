@@ -13,9 +13,9 @@ from threading import Event, Thread
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.live_broker import LiveBroker, until
-from tests.support.rolled import roll_everything
+from tests.support.brokers.live_broker import LiveBroker, until
 from tests.support.tiers.flights import PARTITIONS, TOPIC, consumed_flights, produce_flights
+from tests.support.tiers.rolled import roll_everything
 
 KILLS = 20
 REPOSITORY = Path(__file__).resolve().parents[3]

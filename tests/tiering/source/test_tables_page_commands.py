@@ -33,7 +33,7 @@ from demo.lake import open_duckdb
 from diskless.cli.cli import _parser, main
 from metadata.operations import PlanSegments
 from metadata.table_operations import ListTables
-from tests.support.live_broker import LiveBroker, until
+from tests.support.brokers.live_broker import LiveBroker, until
 from tests.support.ports import own_port
 from tests.support.tiers.table_engines import catalogue_url
 from tests.support.tiers.topic_table import roll_typed

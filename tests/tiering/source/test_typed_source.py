@@ -16,8 +16,8 @@ from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from pyspark.sql.types import LongType, StringType, StructType
 
+from tests.support.brokers.live_broker import LiveBroker
 from tests.support.clients.schema_registry import SchemaRegistry
-from tests.support.live_broker import LiveBroker
 from tests.support.tiers.typed_topics import World
 from tiering.source import DisklessDataSource
 from tiering.types.arrow_types import MALFORMED, NO_SCHEMA_ID, TYPE_MISMATCH, UNKNOWN_SCHEMA_ID

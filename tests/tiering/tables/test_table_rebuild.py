@@ -12,8 +12,8 @@ from pyiceberg.catalog.rest import RestCatalog
 
 from diskless.cli.cli import main
 from metadata.table_operations import ListTables
-from tests.support.live_broker import LiveBroker
-from tests.support.rolled import roll_everything
+from tests.support.brokers.live_broker import LiveBroker
+from tests.support.tiers.rolled import roll_everything
 from tiering.coordinator_client import CoordinatorClient
 from tiering.tables.passes import TablePasses
 from tiering.tables.report import TableResult

@@ -15,8 +15,8 @@ from typing import Final
 import pytest
 
 from demo.lake import open_duckdb
+from tests.support.brokers.live_broker import LiveBroker
 from tests.support.clients.jvm import JvmUnavailable
-from tests.support.live_broker import LiveBroker
 from tests.support.profiles import IS_EXHAUSTIVE
 from tests.support.tiers.spark_tables import SPARK_LINE, CommandLine, SparkTables, spark_tables
 from tests.support.tiers.table_engines import (

@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient
 from pyiceberg.catalog.rest import RestCatalog
 
 from demo.lake import attach, open_duckdb
-from tests.support.live_broker import LiveBroker
+from tests.support.brokers.live_broker import LiveBroker
 from tests.support.profiles import IS_EXHAUSTIVE
 from tests.support.tiers.compacted import LOCAL_COMPACTOR, compact_everything
 from tests.support.tiers.table_engines import (

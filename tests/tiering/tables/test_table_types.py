@@ -16,7 +16,7 @@ from pyiceberg.catalog.rest import RestCatalog
 from demo.lake import open_duckdb
 from metadata.operations import PlanSegments
 from metadata.table_operations import ListTables
-from tests.support.live_broker import LiveBroker
+from tests.support.brokers.live_broker import LiveBroker
 from tests.support.tiers.table_engines import catalogue_url
 from tests.support.tiers.topic_table import ShiftedClock, roll_typed, set_configs
 from tiering.coordinator_client import CoordinatorClient

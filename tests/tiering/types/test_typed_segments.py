@@ -17,8 +17,8 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 
 from diskless.cli.cli import _parser, main
 from metadata.operations import PlanSegments
+from tests.support.brokers.live_broker import LiveBroker
 from tests.support.clients.schema_registry import SchemaRegistry
-from tests.support.live_broker import LiveBroker
 from tests.support.tiers.typed_topics import Outcomes, TypingRoller, World
 from tiering.coordinator_client import CoordinatorClient
 from tiering.jobs.rolls import roll_once

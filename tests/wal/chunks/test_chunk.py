@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.write_path import (
+from tests.support.chunks.write_path import (
     A0,
     A1,
     B0,

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from tests.support.profiles import examples
-from tests.support.write_path import (
+from tests.support.chunks.write_path import (
     A0,
     A1,
     B0,
@@ -28,6 +27,7 @@ from tests.support.write_path import (
     sealed,
     write_chunk,
 )
+from tests.support.profiles import examples
 from wal.chunks.buffer import BufferPool
 from wal.chunks.chunk import (
     CHUNK_HEADER_BYTES,

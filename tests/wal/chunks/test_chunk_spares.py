@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.write_path import (
+from tests.support.chunks.write_path import (
     A0,
     B0,
     SETTINGS,

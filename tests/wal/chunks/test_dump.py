@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.write_path import A0, B0, batch_bytes, open_directory, sealed, write_chunk
+from tests.support.chunks.write_path import A0, B0, batch_bytes, open_directory, sealed, write_chunk
 from wal.chunks.dump import dump_chunk, dump_wal_index
 from wal.chunks.wal_object import WalObjectBody, WalObjectReader
 from wal.clock import ManualClock

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.write_path import (
+from tests.support.chunks.write_path import (
     A0,
     A1,
     B0,

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.uploader_rig import BATCH, Rig, running, until
-from tests.support.write_path import A0, SETTINGS, Outcomes, open_directory, pending
+from tests.support.chunks.uploader_rig import BATCH, Rig, running, until
+from tests.support.chunks.write_path import A0, SETTINGS, Outcomes, open_directory, pending
 from wal.chunks.buffer import BufferPool
 from wal.chunks.sealed_chunk import SealedChunk
 from wal.chunks.uploader import PUT_AT_ONCE_BYTES_MAX, Uploader

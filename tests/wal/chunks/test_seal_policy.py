@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.write_path import SETTINGS
+from tests.support.chunks.write_path import SETTINGS
 from wal.chunks.seal_policy import ANSWERED_S, QUIET_S, Arrivals, OpenChunk, PutBudget, SealPolicy
 from wal.chunks.wal_settings import WalSettings, for_directory
 from wal.clock import ManualClock

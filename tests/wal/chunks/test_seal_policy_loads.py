@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.write_path_model import BYTES_PER_S, PUT_S, bulk, most_in_a_second, paced
+from tests.support.chunks.write_path_model import BYTES_PER_S, PUT_S, bulk, most_in_a_second, paced
 from wal.chunks.wal_settings import WalSettings
 
 ON_S3 = WalSettings()

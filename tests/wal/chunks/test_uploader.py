@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.uploader_rig import Rig, running, until
-from tests.support.write_path import (
+from tests.support.chunks.uploader_rig import Rig, running, until
+from tests.support.chunks.write_path import (
     SETTINGS,
     object_bytes,
     open_directory,

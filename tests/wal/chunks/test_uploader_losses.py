@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.uploader_rig import Rig, running
-from tests.support.write_path import (
+from tests.support.chunks.uploader_rig import Rig, running
+from tests.support.chunks.write_path import (
     batch_bytes,
 )
 from wal.chunks.quarantine import QUARANTINE

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from tests.support.profiles import examples
-from tests.support.write_path import (
+from tests.support.chunks.write_path import (
     A0,
     A1,
     B0,
@@ -21,6 +20,7 @@ from tests.support.write_path import (
     open_directory,
     sealed,
 )
+from tests.support.profiles import examples
 from wal.chunks.chunk import ChunkIdentity
 from wal.chunks.chunk_batches import READ_BYTES_MAX, ChunkEntry, read_checked
 from wal.chunks.sealed_chunk import SealedChunk

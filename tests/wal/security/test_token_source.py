@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.authorization_server import CLIENT, AuthorizationServer, Issuer
+from tests.support.security.authorization_server import CLIENT, AuthorizationServer, Issuer
 from wal.clock import ManualClock
 from wal.errors import InvalidSettings
 from wal.security.client_security import read_client_security

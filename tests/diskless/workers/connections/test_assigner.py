@@ -12,7 +12,7 @@ from diskless.shared.connection_counts import ConnectionCounts
 from diskless.workers.connections.accepted import AcceptedConnection, AcceptedConnections
 from diskless.workers.connections.assigner import UNTAKEN_MAX, Assigner
 from diskless.workers.connections.balance import Balance, Load
-from tests.support.until import until
+from tests.support.loops.until import until
 from wal.clock import ManualClock
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from diskless.workers.connections.balance import Load
 from diskless.workers.connections.heavy_connections import HeavyConnections, heaviest_to_go
-from tests.support.kafka_fakes import connected
-from tests.support.kafka_raw_client import a_batch, frame, produce_frame
-from tests.support.until import until
+from tests.support.brokers.kafka_fakes import connected
+from tests.support.loops.until import until
+from tests.support.questions.kafka_raw_client import a_batch, frame, produce_frame
 from wal.clock import ManualClock
 
 

@@ -20,7 +20,7 @@ from diskless.workers.head_line import HeadLine
 from diskless.workers.line import Line
 from diskless.workers.security.head_security import HeadSecurity, cannot_be
 from diskless.workers.security.line_notes import NOTE_BYTES_PER_S_MAX, LineNotes, decode_note
-from tests.support.until import until
+from tests.support.loops.until import until
 from wal.clock import ManualClock
 from wal.security.security_protocol import SecurityProtocol
 

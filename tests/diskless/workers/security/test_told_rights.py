@@ -20,7 +20,7 @@ from diskless.workers.security.security_news import (
 from metadata.acls import AclBinding
 from metadata.operations import ScramCredentials
 from metadata.scram.credentials import ScramCredential, ScramMechanism
-from tests.support.until import until
+from tests.support.loops.until import until
 from wal.clock import ManualClock
 from wal.errors import CorruptLog, CorruptObject
 

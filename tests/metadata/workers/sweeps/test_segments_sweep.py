@@ -13,7 +13,7 @@ from metadata.metadata_settings import CoordinatorSettings
 from metadata.records.segment_identity import named_segment, segment_key
 from metadata.rewrites import PlanRewrites, RewritePlan
 from metadata.workers.sweeps.segments_sweep import SegmentsSweep
-from tests.support.coordinator_bench import (
+from tests.support.coordinators.coordinator_bench import (
     CoordinatorBench,
     MemoryMetadataLog,
     batch,

@@ -17,9 +17,9 @@ from metadata import operations as ops
 from metadata.clients.coordinator_client import TIMEOUT_MS, CoordinatorClient
 from metadata.clients.wire_client import WireClient
 from metadata.messages.codec import Operation
-from tests.support.kafka_fakes import running_broker
-from tests.support.kafka_raw_client import RawClient
-from tests.support.kip_1164_schemas import SCHEMAS, Field, decode, encode
+from tests.support.brokers.kafka_fakes import running_broker
+from tests.support.questions.kafka_raw_client import RawClient
+from tests.support.wire.kip_1164_schemas import SCHEMAS, Field, decode, encode
 from wal.clock import SystemClock
 from wal.coordinates import ByteOffset, ObjectKey, Offset
 from wal.errors import (

@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from tests.support.virtual_loop import run_in_virtual_time
+from tests.support.loops.virtual_loop import run_in_virtual_time
 from wal.chunks.seal_policy import Arrivals, OpenChunk, SealPolicy
 from wal.chunks.wal_settings import WalSettings
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tests.support.write_path import (
+from tests.support.chunks.write_path import (
     A0,
     A1,
     SETTINGS,

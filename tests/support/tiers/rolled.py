@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from metadata.operations import PlanSegments, RolledSegment
 from metadata.rewrites import MERGE, Rewrite, RewritePlan, outcome_of
-from tests.support.live_broker import LiveBroker
+from tests.support.brokers.live_broker import LiveBroker
 from tiering.coordinator_client import CoordinatorClient
 from tiering.jobs.rewrites import RewriteReport, rewrite_once
 from tiering.merging.merge import merge

@@ -11,7 +11,7 @@ import pytest
 import uvloop
 
 from diskless.server.registry import Api, Reply, Request
-from tests.support.kafka_raw_client import RawClient
+from tests.support.questions.kafka_raw_client import RawClient
 
 Test = Callable[..., Coroutine[Any, Any, None]]
 

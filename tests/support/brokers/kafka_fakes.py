@@ -33,7 +33,7 @@ from metadata import operations as ops
 from metadata.acls import AclBinding, AclFilter, DeletedAcls
 from tests.support.brokers.fake_logs import FakeReplicaManager, FakeTopics
 from tests.support.brokers.listeners import plain_listener
-from tests.support.kafka_raw_client import RawClient
+from tests.support.questions.kafka_raw_client import RawClient
 from tests.support.transactions.held_numbers import HeldNumbers
 from tests.support.transactions.memory_transactions import (
     MemoryTransactions,
