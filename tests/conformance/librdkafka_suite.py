@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tests.conformance import kafka_topics
+from tests.conformance import kafka_java, kafka_topics
 from tests.conformance.broker_process import broker_for
 from tests.conformance.judgements import PLAINTEXT, Judgements
 from tests.conformance.outcomes import Result
@@ -76,7 +76,9 @@ _CXXFLAGS: Final = "-Wno-deprecated-declarations"
 """RapidJSON 1.1.0 warns with newer compilers, and their check takes a warning for its absence."""
 _OLDER_VERSIONS: Final[Mapping[str, str]] = {"0109": "2.0.0"}
 """What some numbers are told of the broker's version, so that they do without Kafka's ACL tool."""
-_SCRIPTED: Final = frozenset({"0045", "0052"})
+_IN_JAVA: Final = frozenset({"0098"})
+"""Numbers of tests that run programs in Java."""
+_SCRIPTED: Final = frozenset({"0045", "0052"}) | _IN_JAVA
 """Numbers of tests that call scripts of Kafka. Others do more where they find some."""
 _COPIED: Final = ("src", "src-cpp", "tests", "mklove", "packaging", "examples")
 _BUILT: Final = ("*.o", "*.d", "*.a", "*.so", "*.so.*", "*.lds", "test-runner", "config.h")
@@ -208,6 +210,11 @@ class LibrdkafkaSuite:
         chosen = set(run.choose(row for test in tests for row in test.rows))
         kafka = run.work / "kafka"
         kafka_topics.install(kafka, None if run.security is None else run.security.librdkafka)
+        in_java = {row for test in tests if test.number in _IN_JAVA for row in test.rows}
+        if chosen & in_java and (missing := kafka_java.install(kafka)):
+            for row in sorted(chosen & in_java):
+                run.report(row, Result.NOT_APPLICABLE, missing)
+            chosen -= in_java
         jobs = _merged([job for test in tests for job in _jobs(test, chosen)])
         jobs.sort(key=lambda job: (job.number not in ALONE, job.number not in LONGEST))
         alone = sum(job.number in ALONE for job in jobs)

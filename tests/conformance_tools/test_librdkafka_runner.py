@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance import kafka_topics, librdkafka_suite
+from tests.conformance import kafka_java, kafka_topics, librdkafka_suite
 from tests.conformance.judgements import Judgement, Judgements, Verdict
 from tests.conformance.librdkafka_suite import (
     classic,
@@ -21,6 +21,7 @@ from tests.conformance.librdkafka_suite import (
 )
 from tests.conformance.outcomes import Result
 from tests.conformance.suites import KAFKA_VERSION, SuiteError, SuiteRun
+from tests.support.clients.jvm import Jars, JvmUnavailable
 
 TABLE = """\
 #define _TEST(NAME, FLAGS, ...) {.name = #NAME}
@@ -285,7 +286,7 @@ def test_the_version_is_that_of_the_source(source: Path, tmp_path: Path) -> None
 def test_both_protocols_read_the_judgements() -> None:
     for make in (classic, consumer):
         suite = make(Path())
-        assert not suite.judgements.is_applicable("0098_consumer_txn")
+        assert not suite.judgements.is_applicable("0171_share_consumer_consume")
         assert suite.judgements.is_applicable("0001_multiobj")
 
 
@@ -335,6 +336,38 @@ def test_their_script_for_topics_is_ours_in_other_words(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert re.search(r"127\.0\.0\.1:1\b", done.stderr)
+
+
+def test_their_programs_in_java_find_their_own_classes_and_kafkas_jars(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jars = tmp_path / "build" / "jars"
+    jars.mkdir(parents=True)
+    monkeypatch.setattr(kafka_java, "java_command", lambda: "echo")
+    monkeypatch.setattr(kafka_java, "resolve", lambda *_: Jars(jars, {}))
+    home = tmp_path / "a kafka"
+    for _ in range(2):
+        assert kafka_java.install(home) == ""
+    assert (home / "libs").resolve() == jars
+    ran = subprocess.run(
+        [home / "bin" / "kafka-run-class.sh", "TheirClass", "an argument"],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={"CLASSPATH": "/their/classes"},
+    )
+    assert ran.stdout.endswith(f"-cp /their/classes:{home}/libs/* TheirClass an argument\n")
+
+
+def test_without_java_it_is_said_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing() -> str:
+        raise JvmUnavailable("no java")
+
+    monkeypatch.setattr(kafka_java, "java_command", missing)
+    assert kafka_java.install(tmp_path / "kafka") == "no java"
+    assert not (tmp_path / "kafka").exists()
 
 
 def test_their_script_logs_in_where_the_suite_does(tmp_path: Path) -> None:
