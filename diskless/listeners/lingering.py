@@ -6,9 +6,9 @@ connection ends in two steps: our half is closed behind the last answer (over TL
 close_notify, which `tls_stream` sends), and what still comes is read and thrown away until the
 client closes its half. Only then is the socket closed.
 
-Whoever spoke through the transport is told of its loss when the first step is done: a connection
-that lingers has no place among those that are counted, no memory of requests, and no turn. What it
-may cost has limits. It ends, whatever its client does, when
+After the first step the connection's protocol is told that it is lost. So a connection that lingers
+is not counted as one, holds no memory of requests and gets no turn. It ends, whatever its client
+does, when
 
 - the client has acknowledged everything and LINGER_S have passed since the first step;
 - the client has not acknowledged everything after `unsent_max_s`;

@@ -61,7 +61,7 @@ class FailureDelay:
         return delay_s
 
     def is_at_limit(self, address: str) -> bool:
-        """Whether so many failures of the address are held back that it has to wait."""
+        """Whether the address has HELD_MAX failures that are still held back."""
         held = self._held.get(address, ())
         return len(held) == HELD_MAX and min(held) > self._clock.monotonic()
 

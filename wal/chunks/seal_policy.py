@@ -216,5 +216,5 @@ class SealPolicy:
         return min(size * _GROWTH, size + settings.chunk_overflow_bytes)
 
     def _is_large(self, data_bytes: int) -> bool:
-        """Whether the put of so many bytes is worth its price at any rate."""
+        """Whether a chunk of this size is put beside the budget (`wal.puts.large.bytes`)."""
         return 0 < self._settings.puts_large_bytes <= data_bytes
