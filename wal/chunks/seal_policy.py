@@ -26,6 +26,10 @@ something to do, chunks grow again, up to `wal.chunk.max.bytes`.
 
 Why wait for who was answered: producers send again what they may have in flight. Their batches
 would just miss a chunk that is sealed with the answer, and wait for two commits instead of one.
+A client that sends several requests at once, and more when it has all answers, does not send after
+the answer to a part of them. So where other batches waited at an answer, those who did not send
+after it are awaited after the next one too; otherwise a round that was split once stays split.
+Nobody is awaited after a third: who has gone, or pauses, delays others twice by ANSWERED_S at most.
 
 Why the budget must last: producers who are answered apart from each other stay apart. Were two
 small chunks under way where the budget lasts for one and a half in the time of an answer, each
@@ -143,6 +147,11 @@ class SealPolicy:
         self._budget = PutBudget(settings.puts_per_second_max)
         self._awaited = 0
         self._awaited_until = -math.inf
+        # Of those awaited, the ones whose answer came before the last one.
+        self._awaited_again = 0
+        # Whether batches came after the last seal; whether any waited at the last answer.
+        self._has_arrived = False
+        self._is_split = False
         # When those under way were sealed, the oldest first; seconds until an answer, once known.
         self._sealed_at: deque[float] = deque()
         self._answer_s = math.inf
@@ -194,16 +203,22 @@ class SealPolicy:
             took_s = now - self._sealed_at.popleft()
             known_s = self._answer_s if self._answer_s < math.inf else took_s
             self._answer_s = known_s + _NEWEST_SHARE * (took_s - known_s)
-        self._awaited = batches
+        # Arrivals count for the newest first, so nobody is awaited after a third answer.
+        not_sent = max(self._awaited - self._awaited_again, 0)
+        self._awaited_again = not_sent if self._is_split else 0
+        self._awaited = batches + self._awaited_again
         self._awaited_until = now + ANSWERED_S
+        self._is_split = self._has_arrived or bool(self._sealed_at)
 
     def arrived(self, batches: int) -> None:
         """This number of batches came."""
         self._awaited -= batches
+        self._has_arrived = True
 
     def sealed(self, now: float, data_bytes: int) -> None:
         """A chunk of this size is being sealed."""
         self._sealed_at.append(now)
+        self._has_arrived = False
         if not self._is_large(data_bytes):
             self._budget.take(now)
 

@@ -32,6 +32,8 @@ PUT_S = 0.03
 BYTES_PER_S = 80e6
 COMMIT_S = 0.004
 WIRE_BYTES_PER_S = 700e6
+DIRECTORY_PUT_S, DIRECTORY_COMMIT_S = 1.2e-3, 1.4e-3
+"""The same on a directory, with the metadata log beside it."""
 CLIENT_S = 0.5e-3
 """Until a producer that is answered sends again."""
 _STORED_AHEAD = 2
@@ -57,9 +59,10 @@ class _Chunk:
 class ModelBroker:
     """Takes requests of one batch each, and answers when the model has committed them."""
 
-    def __init__(self, settings: WalSettings, commit_s: float) -> None:
+    def __init__(self, settings: WalSettings, commit_s: float, put_s: float) -> None:
         self._settings = settings
         self._commit_s = commit_s
+        self._put_s = put_s
         self._arrivals = Arrivals()
         self._policy = SealPolicy(settings, self._arrivals)
         self._rng = random.Random(1)
@@ -138,7 +141,7 @@ class ModelBroker:
 
     async def _put(self, chunk: _Chunk) -> None:
         async with self._uploads:
-            await asyncio.sleep(PUT_S * self._rng.uniform(1, 1.2) + chunk.bytes / BYTES_PER_S)
+            await asyncio.sleep(self._put_s * self._rng.uniform(1, 1.2) + chunk.bytes / BYTES_PER_S)
         chunk.stored.set_result(None)
 
     async def _commit_chunks(self) -> None:
@@ -252,6 +255,46 @@ def paced(
     return Waits(quantiles[49] * 1_000, quantiles[98] * 1_000, broker.sealed)
 
 
+class Round(NamedTuple):
+    """Requests that are sent at once, when all of the round before are answered."""
+
+    objects: int
+    seconds: float
+
+
+def in_step(
+    settings: WalSettings,
+    *,
+    requests: Callable[[int], int],
+    rounds: int,
+    jitter_s: float,
+    late: Callable[[int], float] = lambda _: 0.0,
+) -> list[Round]:
+    """Rounds of small requests to a directory, each request up to `jitter_s` after the first.
+
+    `requests` says how many a round has, `late` how much later yet its last one is sent.
+    """
+    done: list[Round] = []
+
+    async def load(broker: ModelBroker) -> None:
+        rng = random.Random(1)
+
+        async def request(after_s: float) -> None:
+            await asyncio.sleep(after_s)
+            await broker.produce(15_000)
+
+        for number in range(rounds):
+            objects, began = len(broker.sealed), _now()
+            after_s = sorted(rng.uniform(0, jitter_s) for _ in range(requests(number)))
+            after_s[-1] += late(number)
+            await asyncio.gather(*(request(each) for each in after_s))
+            done.append(Round(len(broker.sealed) - objects, _now() - began))
+            await asyncio.sleep(CLIENT_S)
+
+    _run(settings, load, DIRECTORY_COMMIT_S, DIRECTORY_PUT_S)
+    return done
+
+
 def most_in_a_second(sealed: list[Sealed]) -> int:
     """The most objects within one second, whenever it begins."""
     times = [chunk.at for chunk in sealed]
@@ -267,12 +310,13 @@ def _run(
     settings: WalSettings,
     load: Callable[[ModelBroker], Awaitable[None]],
     commit_s: float = COMMIT_S,
+    put_s: float = PUT_S,
 ) -> tuple[ModelBroker, float]:
     """The broker after the load, and the seconds that it took."""
     brokers: list[ModelBroker] = []
 
     async def main() -> None:
-        broker = ModelBroker(settings, commit_s)
+        broker = ModelBroker(settings, commit_s, put_s)
         brokers.append(broker)
         running = asyncio.create_task(broker.run())
         await load(broker)

@@ -76,6 +76,48 @@ def test_producers_who_were_answered_have_a_moment_to_send_again() -> None:
     assert bed.wait_s() == pytest.approx(ANSWERED_S)
 
 
+def answered_in_two_parts() -> Bed:
+    """Four requests that were sent at once; the answer to one came before that to the others."""
+    bed = Bed()
+    bed.policy.arrived(1)
+    bed.policy.sealed(9.0, 1)
+    bed.policy.arrived(3)
+    bed.policy.answered(1, 9.1, 1)
+    bed.policy.sealed(9.2, 1)
+    bed.policy.answered(3, 10.0, 1)
+    return bed
+
+
+def test_a_round_that_was_answered_in_two_parts_is_awaited_as_one() -> None:
+    bed = answered_in_two_parts()
+    bed.policy.arrived(3)
+    assert bed.wait_s() == pytest.approx(ANSWERED_S)
+    bed.policy.arrived(1)
+    assert bed.wait_s() == 0
+
+
+def test_who_did_not_send_after_two_answers_is_not_awaited_after_a_third() -> None:
+    bed = answered_in_two_parts()
+    bed.policy.arrived(3)
+    bed.policy.sealed(10.0, 1)
+    bed.policy.arrived(1)
+    bed.policy.answered(3, 10.0, 1)
+    bed.policy.arrived(3)
+    assert bed.wait_s() == 0
+
+
+def test_who_was_answered_when_nothing_else_waited_is_awaited_once() -> None:
+    bed = Bed()
+    bed.policy.arrived(4)
+    bed.policy.sealed(9.0, 1)
+    bed.policy.answered(4, 9.1, 1)
+    bed.policy.arrived(3)
+    bed.policy.sealed(9.2, 1)
+    bed.policy.answered(3, 10.0, 1)
+    bed.policy.arrived(3)
+    assert bed.wait_s() == 0
+
+
 def test_batches_that_never_cease_are_sealed_at_the_end_of_the_interval() -> None:
     bed = Bed()
     bed.arrivals.unfinished, bed.arrivals.last_at = 1, 10.0 + INTERVAL_S

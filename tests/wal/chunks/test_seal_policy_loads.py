@@ -1,13 +1,24 @@
-"""What producers get of a store as far away as S3, in virtual time (`write_path_model`)."""
+"""What producers get of a store as far away as S3, or of a directory, in virtual time."""
 
 from dataclasses import replace
 
 import pytest
 
-from tests.support.chunks.write_path_model import BYTES_PER_S, PUT_S, bulk, most_in_a_second, paced
-from wal.chunks.wal_settings import WalSettings
+from tests.support.chunks.write_path_model import (
+    BYTES_PER_S,
+    DIRECTORY_COMMIT_S,
+    DIRECTORY_PUT_S,
+    PUT_S,
+    bulk,
+    in_step,
+    most_in_a_second,
+    paced,
+)
+from wal.chunks.seal_policy import ANSWERED_S
+from wal.chunks.wal_settings import WalSettings, for_directory
 
 ON_S3 = WalSettings()
+ON_DIRECTORY = for_directory(WalSettings(), set())
 MIB = 1 << 20
 PUT_MS = 1.1 * PUT_S * 1_000
 """Of a small object, in the mean."""
@@ -46,3 +57,28 @@ def test_what_the_budget_does_not_count_is_large(producers: int) -> None:
     small = [chunk for chunk in flow.sealed if chunk.bytes < ON_S3.puts_large_bytes]
     assert most_in_a_second(small) <= 20
     assert max(chunk.bytes for chunk in flow.sealed) <= ON_S3.chunk_max_bytes
+
+
+@pytest.mark.parametrize("requests", [2, 4, 8])
+@pytest.mark.parametrize("jitter_s", [0.1e-3, 0.3e-3])
+def test_a_round_that_was_split_is_one_object_from_the_next_on(
+    requests: int, jitter_s: float
+) -> None:
+    def late(number: int) -> float:
+        return 2.5 * ANSWERED_S if number % 20 == 0 else 0.0
+
+    rounds = in_step(
+        ON_DIRECTORY, requests=lambda _: requests, rounds=200, jitter_s=jitter_s, late=late
+    )
+    assert [each.objects for each in rounds] == [2 if late(n) else 1 for n in range(200)]
+
+
+def test_a_round_that_grew_smaller_waits_for_nobody_else_from_the_third_on() -> None:
+    def requests(number: int) -> int:
+        return 4 if number == 0 else 2
+
+    rounds = in_step(ON_DIRECTORY, requests=requests, rounds=50, jitter_s=0.1e-3)
+    one_object_s = 0.2e-3 + 1.2 * DIRECTORY_PUT_S + 30_000 / BYTES_PER_S + DIRECTORY_COMMIT_S
+    assert rounds[1].objects == 1
+    assert rounds[1].seconds <= one_object_s + ANSWERED_S
+    assert all(each.objects == 1 and each.seconds <= one_object_s for each in rounds[2:])
