@@ -218,26 +218,29 @@ class AioTokens(AioTokenProvider):  # type: ignore[misc]
         return self._token
 
 
+def _python_settings(way: Way, tokens: Callable[[str], Any]) -> dict[str, Any]:
+    """What kafka-python and aiokafka are told alike; `tokens` gives the provider of a token."""
+    settings: dict[str, Any] = {
+        "bootstrap_servers": way.bootstrap,
+        "security_protocol": way.protocol,
+    }
+    if way.mechanism:
+        settings["sasl_mechanism"] = way.mechanism
+    if way.mechanism == OAUTHBEARER:
+        settings["sasl_oauth_token_provider"] = tokens(way.password)
+    elif way.mechanism:
+        settings |= {"sasl_plain_username": way.user, "sasl_plain_password": way.password}
+    return settings
+
+
 class KafkaPython(SecuredClient):
     """kafka-python."""
 
     @staticmethod
     def _settings(way: Way) -> dict[str, Any]:
-        settings: dict[str, Any] = {
-            "bootstrap_servers": way.bootstrap,
-            "security_protocol": way.protocol,
-        }
+        settings = _python_settings(way, PythonTokens)
         if way.is_tls:
             settings["ssl_cafile"] = way.authority
-        if way.mechanism == OAUTHBEARER:
-            provider = PythonTokens(way.password)
-            settings |= {"sasl_mechanism": way.mechanism, "sasl_oauth_token_provider": provider}
-        elif way.mechanism:
-            settings |= {
-                "sasl_mechanism": way.mechanism,
-                "sasl_plain_username": way.user,
-                "sasl_plain_password": way.password,
-            }
         if way.keys:
             settings |= {"ssl_certfile": way.keys, "ssl_keyfile": way.keys}
         return settings
@@ -301,21 +304,9 @@ class AioKafka(SecuredClient):
         self._context = context
 
     def _settings(self, way: Way) -> dict[str, Any]:
-        settings: dict[str, Any] = {
-            "bootstrap_servers": way.bootstrap,
-            "security_protocol": way.protocol,
-        }
+        settings = _python_settings(way, AioTokens)
         if way.is_tls:
             settings["ssl_context"] = self._context(way)
-        if way.mechanism == OAUTHBEARER:
-            provider = AioTokens(way.password)
-            settings |= {"sasl_mechanism": way.mechanism, "sasl_oauth_token_provider": provider}
-        elif way.mechanism:
-            settings |= {
-                "sasl_mechanism": way.mechanism,
-                "sasl_plain_username": way.user,
-                "sasl_plain_password": way.password,
-            }
         return settings
 
     def refusal(self, way: Way) -> str:
