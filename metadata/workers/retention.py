@@ -10,7 +10,7 @@ so that a pass over a million rows holds up nobody:
 - Partitions take turns: each round gives every partition one bounded step, and a pass goes on with
   rounds until one finds nothing. A pass that was cut off begins where it was.
 - A partition with nothing to do costs a comparison: its size is in memory, and the timestamp of its
-  oldest row is remembered as long as the log start stays where it is.
+  oldest row is remembered as long as the log start stays where it is and nothing is rewritten.
 
 Between looking and deleting, anything may happen; nothing of it makes the outcome wrong. The rows
 found are a prefix of the log, and rows never change. Appends come behind them. Another deletion
@@ -42,6 +42,7 @@ from sqlalchemy import Connection, select
 
 from metadata.operations import DeleteRecords
 from metadata.retention_settings import RetentionSettings
+from metadata.rewrites import NO_REWRITE
 from metadata.rules.retention import (
     ExpiredPrefix,
     RetainedRow,
@@ -50,7 +51,7 @@ from metadata.rules.retention import (
     may_be_due,
     retention_policy,
 )
-from metadata.state.image import PartitionState
+from metadata.state.image import PartitionState, RewriteState
 from metadata.state.queries import batch_rows
 from metadata.state.schema import FILES, PARTITIONS, SEGMENTS, compiled
 from metadata.state.state import checked_row
@@ -94,6 +95,8 @@ class Candidate(NamedTuple):
     partition: TopicIdPartition
     partition_id: int
     policy: RetentionPolicy
+    generation: int
+    """Of the last rewrite, which has ended; -1: one is under way."""
 
 
 class Finding(NamedTuple):
@@ -124,8 +127,8 @@ class RetentionWorker:
         self._sleep = sleep
         self._round: list[TopicIdPartition] = []
         """Partitions that this round has not come to, the next one last."""
-        self._oldest: dict[TopicIdPartition, tuple[int, int]] = {}
-        """(log start offset, timestamp of the oldest row at that time)."""
+        self._oldest: dict[TopicIdPartition, tuple[int, int, int]] = {}
+        """(log start offset, generation, timestamp of the oldest row at that time)."""
         self.rows_deleted = 0
         """Rows below log starts that this worker moved, since its start, for the metrics."""
 
@@ -181,6 +184,7 @@ class RetentionWorker:
                     rows_max=self._settings.step_rows_max,
                 )
             )
+            self._remember(candidates, findings)
             rows = await self._delete(findings)
         except BaseException:
             self._put_back(candidates)
@@ -194,13 +198,22 @@ class RetentionWorker:
     def _put_back(self, candidates: Sequence[Candidate]) -> None:
         self._round += [candidate.partition for candidate in reversed(candidates)]
 
+    def _remember(self, candidates: Sequence[Candidate], findings: Sequence[Finding]) -> None:
+        """Under the generation from before the look: what was rewritten since is looked at again.
+
+        A segment without rows is as old as its commit. Merged, it is part of one that may be older.
+        """
+        for candidate, finding in zip(candidates, findings, strict=False):
+            start, oldest_ms = finding.log_start_offset, finding.oldest_ms
+            if oldest_ms is not None and candidate.generation >= 0:
+                self._oldest[finding.partition] = (start, candidate.generation, oldest_ms)
+
     async def _delete(self, findings: Sequence[Finding]) -> int:
-        due = []
-        for finding in findings:
-            if finding.oldest_ms is not None:
-                self._oldest[finding.partition] = (finding.log_start_offset, finding.oldest_ms)
-            if finding.expired is not None:
-                due.append((finding.partition, finding.expired))
+        due = [
+            (finding.partition, finding.expired)
+            for finding in findings
+            if finding.expired is not None
+        ]
         if not due:
             return 0
         answers = await self._coordinator.delete_records_at_once(
@@ -231,14 +244,16 @@ class RetentionWorker:
             if policy is None:
                 policy = retention_policy(configs, self._settings)
                 policies[partition.topic_id] = policy
-            log_start, oldest_ms = self._oldest.get(partition, (-1, 0))
+            rewrite = image.rewrites.get(partition) or RewriteState()
+            generation = rewrite.generation if rewrite.kind == NO_REWRITE else -1
+            *known_of, oldest_ms = self._oldest.get(partition, (-1, -1, 0))
             if may_be_due(
                 policy,
                 live_bytes=state.live_bytes,
-                oldest_ms=oldest_ms if log_start == state.log_start_offset else None,
+                oldest_ms=oldest_ms if known_of == [state.log_start_offset, generation] else None,
                 now_ms=now_ms,
             ):
-                found.append(Candidate(partition, state.id, policy))
+                found.append(Candidate(partition, state.id, policy, generation))
         return found
 
 
@@ -263,7 +278,7 @@ def survey(
 
 
 def _look_at(connection: Connection, candidate: Candidate, now_ms: int, rows_max: int) -> Finding:
-    partition, partition_id, policy = candidate
+    partition, partition_id, policy, _ = candidate
     try:
         row = connection.exec_driver_sql(_PARTITION, (partition_id,)).one_or_none()
         if row is None:
