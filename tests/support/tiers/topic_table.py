@@ -5,6 +5,10 @@ type of `f` changes each time, so that its column is renamed and a new one gets 
 values are no JSON. Times, sizes and typed values are known to the model, which readers of the table
 are compared with (tests/support/tiers/table_engines.py).
 
+With transactions, three in ten of them are aborted, records without a transaction lie between
+theirs, and a roll comes while one is open. The model keeps aborted records and markers as rows that
+no table has.
+
 Rolls and merges run in this process, through the broker's socket.
 """
 
@@ -50,6 +54,9 @@ RANGE_MS: Final = 10**9
 GREAT: Final = 50
 """What `n` is compared with; it is below 100."""
 
+OUTCOMES: Final = (True,) * 7 + (False,) * 3
+"""Whether transactions are committed, of ten of them."""
+
 _POINTS: Final = ("table.before_metadata", "table.before_commit", "table.after_commit")
 
 
@@ -74,6 +81,8 @@ class Row:
     """`data.n`; None: the value is no JSON."""
     schema: int
     """Which of the schemas it was rolled with."""
+    is_committed: bool = True
+    """A marker never is, nor a record before its transaction is committed."""
 
 
 def roll_typed(
@@ -121,8 +130,15 @@ class TopicTable:
     merged: int = 0
     schema: int = 0
     is_typed: bool = True
+    is_transactional: bool = False
     is_hiding: bool = False
     log_starts: list[int] = field(default_factory=lambda: [0] * PARTITIONS)
+    outcomes: list[bool] = field(default_factory=list)
+    """Whether the next transactions are committed."""
+    aborted: int = 0
+    """Records of aborted transactions."""
+    left_out: int = 0
+    """Those that rolls say they left out."""
 
     def __post_init__(self) -> None:
         self.admin = AdminClient({"bootstrap.servers": self.broker.bootstrap})
@@ -133,6 +149,10 @@ class TopicTable:
         topics = [NewTopic(self.name, PARTITIONS, config=config)]
         self.admin.create_topics(topics)[self.name].result()
         self.producer = Producer({"bootstrap.servers": self.broker.bootstrap})
+        if self.is_transactional:
+            settings = {"bootstrap.servers": self.broker.bootstrap, "transactional.id": self.name}
+            self.transactions = Producer(settings)
+            self.transactions.init_transactions(30)
         self.passes = self.new_passes()
 
     def new_passes(self) -> TablePasses:
@@ -167,21 +187,60 @@ class TopicTable:
     # -- steps
 
     def produce_and_roll(self) -> None:
-        for _ in range(self.rng.randint(2, 60)):
+        if self.is_transactional:
+            for _ in range(self.rng.randint(1, 4)):
+                self._run_transaction()
+        else:
+            self._produce(self.producer, self.rng.randint(2, 60))
+        self.roll()
+
+    def _produce(self, producer: Producer, count: int) -> list[tuple[int, Row]]:
+        """Records of any partitions; returns them when they are written."""
+        written = []
+        for _ in range(count):
             partition = self.rng.randrange(PARTITIONS)
             rows = self.rows[partition]
             stamp = START_MS + self.rng.randrange(RANGE_MS)
             number = self.rng.randrange(100) if self.rng.random() < 0.9 else None
             value = self._value(number)
             rows.append(Row(len(rows), stamp, len(value), number, self.schema))
-            self.producer.produce(self.name, value, key=b"k", partition=partition, timestamp=stamp)
-        assert self.producer.flush(30) == 0
-        self.roll()
+            written.append((partition, rows[-1]))
+            producer.produce(self.name, value, key=b"k", partition=partition, timestamp=stamp)
+        assert producer.flush(30) == 0
+        return written
+
+    def _run_transaction(self) -> None:
+        """One transaction, perhaps with other records between its own, or a roll."""
+        self.outcomes = self.outcomes or self.rng.sample(OUTCOMES, len(OUTCOMES))
+        is_commit = self.outcomes.pop()
+        self.transactions.begin_transaction()
+        written = []
+        for between in self.rng.sample((None, self._produce_alone, self.roll), 2):
+            records = self._produce(self.transactions, self.rng.randint(1, 10))
+            for _, row in records:
+                row.is_committed = False
+            written += records
+            if between is not None:
+                between()
+        if is_commit:
+            self.transactions.commit_transaction(30)
+        else:
+            self.transactions.abort_transaction(30)
+            self.aborted += len(written)
+        for _, row in written:
+            row.is_committed = is_commit
+        for partition in sorted({partition for partition, _ in written}):
+            rows = self.rows[partition]
+            rows.append(Row(len(rows), -1, 0, None, self.schema, is_committed=False))
+
+    def _produce_alone(self) -> None:
+        self._produce(self.producer, self.rng.randint(1, 10))
 
     def roll(self) -> None:
         asked = PlanSegments(include_partial=True, topics=(self.name,))
         report = roll_once(CoordinatorClient(self.broker.bootstrap), roll_typed, asked=asked)
         assert not report.failures
+        self.left_out += report.aborted_count
         for segment in report.segments:
             where = segment.partition.partition
             self.segments.append((where, segment.base_offset, segment.last_offset))
@@ -208,7 +267,7 @@ class TopicTable:
         first = min(self.segments, default=None)
         if first is None:
             return
-        oldest_kept_ms = self._newest_ms(*first) + 60_000
+        oldest_kept_ms = min(self._newest_ms(*first), START_MS + RANGE_MS) + 60_000
         for segment in sorted(self.segments):
             where, base, last = segment
             is_first = base <= self.log_starts[where] <= last
@@ -223,7 +282,10 @@ class TopicTable:
         set_configs(self.admin, self.name, {"retention.ms": "-1"})
 
     def _newest_ms(self, partition: int, base: int, last: int) -> int:
-        return max(row.timestamp_ms for row in self.rows[partition][base : last + 1])
+        """Of the rows that the segment has; one without rows is as old as its commit."""
+        rows = self.rows[partition][base : last + 1]
+        newest_ms = SystemClock().now_ms()
+        return max((row.timestamp_ms for row in rows if row.is_committed), default=newest_ms)
 
     def hide_or_show(self) -> None:
         """Rows whose records are deleted, among those that are not, are hidden or come back."""
@@ -284,7 +346,7 @@ class TopicTable:
             (partition, row)
             for partition, base, last in self.segments
             for row in self.rows[partition][base : last + 1]
-            if not (self.is_hiding and row.offset < self.log_starts[partition])
+            if row.is_committed and not (self.is_hiding and row.offset < self.log_starts[partition])
         ]
 
     def _value(self, number: int | None) -> bytes:

@@ -11,7 +11,7 @@ import json
 import random
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import duckdb
@@ -33,6 +33,7 @@ from tests.support.tiers.table_engines import (
 from tests.support.tiers.topic_table import PARTITIONS, RANGE_MS, START_MS, TopicTable, set_configs
 
 STEPS: Final = 200 if IS_EXHAUSTIVE else 10
+TRANSACTIONAL_STEPS: Final = 200 if IS_EXHAUSTIVE else 5
 
 
 @pytest.fixture(scope="module")
@@ -56,15 +57,33 @@ def test_both_engines_see_the_live_segments_after_every_step(
     topic = TopicTable(broker, "steps", rng)
     for number in range(STEPS):
         step = topic.steps[number] if number < len(topic.steps) else rng.choice(topic.steps)
-        step()
-        topic.run_pass()
-        again = topic.run_pass()
-        assert not any(table.is_committed for table in again.tables), "a repeated pass"
-        cut_ms = START_MS + rng.randrange(RANGE_MS)
-        expected = expected_facts(topic, cut_ms)
-        assert told_by_duckdb(lake, topic, cut_ms) == expected, (number, step)
-        assert told_by_pyiceberg(topic, cut_ms) == expected, (number, step)
+        take_and_compare(topic, step, lake)
     assert topic.merged
+
+
+def test_both_engines_see_what_was_committed_after_every_step(
+    broker: LiveBroker, lake: duckdb.DuckDBPyConnection
+) -> None:
+    """Three transactions in ten are aborted, and a topic rolls while they are open."""
+    rng = random.Random(8)
+    topic = TopicTable(broker, "transactions", rng, is_transactional=True)
+    for number in range(TRANSACTIONAL_STEPS):
+        step = rng.choice(topic.steps) if number else topic.produce_and_roll
+        take_and_compare(topic, step, lake)
+    assert topic.left_out == topic.aborted > 0
+
+
+def take_and_compare(
+    topic: TopicTable, step: Callable[[], None], lake: duckdb.DuckDBPyConnection
+) -> None:
+    step()
+    topic.run_pass()
+    again = topic.run_pass()
+    assert not any(table.is_committed for table in again.tables), "a repeated pass"
+    cut_ms = START_MS + topic.rng.randrange(RANGE_MS)
+    expected = expected_facts(topic, cut_ms)
+    assert told_by_duckdb(lake, topic, cut_ms) == expected, step
+    assert told_by_pyiceberg(topic, cut_ms) == expected, step
 
 
 def test_nobody_else_writes(broker: LiveBroker, lake: duckdb.DuckDBPyConnection) -> None:
