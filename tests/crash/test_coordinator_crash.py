@@ -19,13 +19,13 @@ three on both logs, DISKLESS_CRASH_POINTS=all every time.
 import json
 import os
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 from pathlib import Path
 
 import pytest
 
 from tests.crash.broker_life import DOOMED, KEPT, LOG_KINDS, SETTINGS
-from tests.crash.killed_lives import ANSWERS, INVENTORY, OPENING, CrashPoint, Lives
+from tests.crash.compared_lives import answers_in, check, in_chains
+from tests.crash.killed_lives import INVENTORY, OPENING, CrashPoint, Lives
 from tests.crash.life_script import script
 from tests.support.coordinators.coordinator_model import CoordinatorModel
 from tests.support.documented_failpoints import documented_failpoints
@@ -64,43 +64,6 @@ def chosen(points: Sequence[CrashPoint], kind: str) -> list[CrashPoint]:
         times = (0, len(found) // 2, len(found) - 1)
         some.update(found[at] for at in (times if IS_EXHAUSTIVE else times[number % 3 :][:1]))
     return [point for point in points if point in some]
-
-
-def in_chains(points: Sequence[CrashPoint]) -> list[list[CrashPoint]]:
-    """Each chain has at most one point per step, and can be run through in one directory."""
-    chains: list[list[CrashPoint]] = []
-    for _, of_step in groupby(sorted(points, key=lambda point: point.step), lambda p: p.step):
-        for number, point in enumerate(of_step):
-            if number == len(chains):
-                chains.append([])
-            chains[number].append(point)
-    return chains
-
-
-def answers_in(directory: Path) -> list[tuple[str, object]]:
-    return [tuple(json.loads(line)) for line in (directory / ANSWERS).read_text().splitlines()]
-
-
-def check(directory: Path, expected: Path, killed_at: Sequence[CrashPoint]) -> None:
-    """The lives in `directory` did what the one in `expected` did."""
-    blocks: set[int] = set()
-    for (step, answer), (expected_step, expected_answer) in zip(
-        answers_in(directory), answers_in(expected), strict=True
-    ):
-        assert step == expected_step
-        if step.startswith("allocate"):
-            # A block that nobody was told of is never given out.
-            assert isinstance(answer, list)
-            first, end = answer
-            assert end - first == 1_000
-            assert not blocks & set(range(first, end))
-            blocks |= set(range(first, end))
-        else:
-            assert answer == expected_answer, f"{step}: killed at {killed_at}"
-    found = json.loads((directory / INVENTORY).read_text())
-    assert found["violations"] == [], f"killed at {killed_at}"
-    wanted = json.loads((expected / INVENTORY).read_text())
-    assert found == wanted, f"killed at {killed_at}"
 
 
 @pytest.mark.parametrize("kind", LOG_KINDS)

@@ -2,8 +2,8 @@
 
 A transaction is begun, written, told offsets, decided, ended at each coordinator and completed;
 one is committed, the next one aborted. Wherever a broker dies on the way, the next life goes on,
-and in the end all is as if nobody had died (tests/crash/test_coordinator_crash.py says how that is
-compared). `make test` dies behind each record of an end on the local log, `make test-all` at every
+and in the end all is as if nobody had died (tests/crash/compared_lives.py
+compares). `make test` dies behind each record of an end on the local log, `make test-all` at every
 point of all steps on both logs.
 """
 
@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.crash.broker_life import LOG_KINDS
+from tests.crash.compared_lives import check, in_chains
 from tests.crash.killed_lives import Lives
 from tests.crash.life_script import transactions
-from tests.crash.test_coordinator_crash import check, in_chains
 from tests.support.exhaustive import IS_EXHAUSTIVE
 
 pytestmark = pytest.mark.crash

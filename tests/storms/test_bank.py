@@ -19,10 +19,10 @@ from typing import Final, NamedTuple
 import pytest
 
 from demo.broker_process import BrokerProcess
-from tests.diskless.workers.test_worker_lives import workers_of
 from tests.support.bank.bank import Bank, Sizes
 from tests.support.brokers.broker_cluster import Cluster
 from tests.support.brokers.gate import Gate
+from tests.support.brokers.killed_workers import workers_of
 from tests.support.brokers.live_broker import until
 from tests.support.ports import own_port
 

@@ -25,7 +25,7 @@ from metadata.records.records import (
 )
 from metadata.records.users import ScramCredentialSetRecord
 from metadata.scram.credentials import ScramCredential
-from tests.metadata.records.test_records import GOLDEN
+from tests.support.samples.record_samples import GOLDEN
 from wal.coordinates import ByteOffset, ObjectKey, Offset, TopicIdPartition
 from wal.errors import InvalidSettings
 from wal.wire.fields import uvarint

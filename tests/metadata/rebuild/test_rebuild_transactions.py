@@ -14,8 +14,8 @@ from metadata.state.image import PartitionState
 from metadata.state.speculative import SpeculativeView
 from metadata.state.transactions.transaction_rows import aborted_within, ends_from
 from metadata.transaction_operations import NUMBER_MAX, ClosedKey
-from tests.metadata.rebuild.test_rebuild_placement import PLACE, TOPIC, Bucket
 from tests.support.coordinators.applied_state import AppliedState, applied_state
+from tests.support.rebuild.rebuild_bucket import PLACE, TOPIC, Bucket
 from wal.chunks.kept_notes import KeptNotes, NotedEnd, merged
 from wal.clock import ManualClock
 from wal.coordinates import BatchExtent

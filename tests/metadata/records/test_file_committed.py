@@ -18,35 +18,13 @@ from metadata.records.file_committed import (
     RefusedBatch,
 )
 from metadata.records.records import decode_record, encode_record
-from tests.support.samples.typed_samples import INT8, INT16, INT32, INT64, TEXT, values_of
+from tests.support.samples.file_samples import committed_batches, files
+from tests.support.samples.record_samples import ENCODED, FILE_COMMITTED, PARTITION, TOPIC, batch
+from tests.support.samples.typed_samples import INT8, INT64
 from wal.columns import FEW_MAX, column
 from wal.coordinates import ByteOffset, ObjectKey, Offset, TopicIdPartition
 from wal.errors import CorruptLog
 from wal.wire.fields import FieldReader, tag_section, uvarint
-
-TOPIC = UUID("00112233-4455-6677-8899-aabbccddeeff")
-PARTITION = TopicIdPartition(TOPIC, 3)
-
-
-def batch(
-    partition: TopicIdPartition, position: int, base_offset: int, last_offset: int
-) -> CommittedBatch:
-    return CommittedBatch(
-        partition=partition,
-        position=position,
-        magic=2,
-        byte_offset=ByteOffset(100),
-        byte_size=200,
-        base_offset=Offset(base_offset),
-        last_offset=Offset(last_offset),
-        log_append_time_ms=1000,
-        max_timestamp_ms=999,
-        timestamp_type=1,
-        producer_id=7,
-        producer_epoch=1,
-        base_sequence=4,
-        last_sequence=4 + last_offset - base_offset,
-    )
 
 
 def file_of(*batches: CommittedBatch, **fields: Any) -> FileCommittedRecord:
@@ -60,57 +38,6 @@ def file_of(*batches: CommittedBatch, **fields: Any) -> FileCommittedRecord:
         "batches": batches,
     }
     return FileCommittedRecord(**{**values, **fields})
-
-
-FILE_COMMITTED = FileCommittedRecord(
-    object_key=ObjectKey("wal/0f/K"),
-    object_format=1,
-    file_size=300,
-    uploader_broker_id=5,
-    owner_ids=(0, 2),
-    committed_at_ms=1001,
-    batches=(batch(PARTITION, 1, 10, 12), batch(TopicIdPartition(TOPIC, 4), 0, 0, 0)),
-    refused=(
-        RefusedBatch(position=2, error_code=45),
-        RefusedBatch(
-            position=3, error_code=0, base_offset=9, log_append_time_ms=900, log_start_offset=2
-        ),
-    ),
-    request_digest=bytes(range(16)),
-)
-# A column: count + 1, width, smallest in zigzag, entries.
-ENCODED = bytes.fromhex(
-    "01 66 01"
-    "09 77616c2f30662f4b"
-    "01 000000000000012c 00000005"
-    "03 00000000 00000002"
-    "00000000000003e9"  # CommittedAt
-    "000102030405060708090a0b0c0d0e0f"  # RequestDigest
-    "02 00112233445566778899aabbccddeeff 02 00"  # one topic, two runs, no tags
-    "03 01 06 00 01"  # PartitionIndex 3, 4
-    "03 00 02"  # BatchCount 1, 1
-    "03 01 00 0a 00"  # FirstOffset 10, 0
-    "00000064"  # FirstByte
-    "03 01 9003 00 00"  # ByteSize 200, 200: a leading column has entries
-    "03 01 8f03 c8 00"  # ByteGap 0, -200
-    "03 01 00 02 00"  # RecordSpan 2, 0
-    "03 00 00"  # OffsetGap
-    "03 00 01"  # AppendTime -1, -1
-    "03 00 03"  # MaxTimestamp -2, -2
-    "03 00 04"  # Magic
-    "03 00 02"  # TimestampType
-    "03 00 0e"  # ProducerId
-    "03 00 02"  # ProducerEpoch
-    "03 00 08"  # BaseSequence
-    "03 00 00"  # SequenceGap
-    "06"  # six tagged fields
-    "e907 05 03 01 01 02 00"  # 1001 Positions: 1 - 0, 0 - 1
-    "ec07 05 03 01 04 00 01"  # 1004 RefusedPosition 2, 3
-    "ed07 05 03 01 00 2d 00"  # 1005 ErrorCode 45, 0
-    "ee07 05 03 01 01 00 0a"  # 1006 DuplicateOffset -1, 9
-    "ef07 07 03 02 01 0000 8503"  # 1007 DuplicateAppendTime -1, 900
-    "f007 05 03 01 01 00 03"  # 1008 LogStartOffset -1, 2
-)
 
 
 def test_a_record_is_exactly_these_bytes() -> None:
@@ -180,36 +107,6 @@ def test_a_number_beyond_64_bits_is_no_column() -> None:
 
 
 # --- batches -------------------------------------------------------------------------------------
-
-committed_batches = values_of(
-    CommittedBatch,
-    {
-        (CommittedBatch, "partition"): st.builds(
-            TopicIdPartition,
-            st.sampled_from([UUID(int=number) for number in range(3)]),
-            st.integers(0, 3) | INT32,
-        ),
-        **{(CommittedBatch, name): INT8 for name in ("magic", "timestamp_type")},
-        **{
-            (CommittedBatch, name): INT32
-            for name in ("position", "byte_offset", "byte_size", "base_sequence", "last_sequence")
-        },
-        (CommittedBatch, "producer_epoch"): INT16,
-    },
-)
-refused_batches = st.builds(RefusedBatch, INT32, INT16, INT64, INT64, INT64)
-files = st.builds(
-    FileCommittedRecord,
-    object_key=TEXT,
-    object_format=INT8,
-    file_size=INT64,
-    uploader_broker_id=INT32,
-    owner_ids=st.lists(INT32, max_size=3).map(tuple),
-    committed_at_ms=INT64,
-    batches=st.lists(committed_batches, max_size=8).map(tuple),
-    refused=st.lists(refused_batches, max_size=3).map(tuple),
-    request_digest=st.binary(min_size=16, max_size=16),
-)
 
 
 @given(files)

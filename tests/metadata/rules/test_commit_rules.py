@@ -1,24 +1,16 @@
-"""Deciding whole files gives what deciding batch by batch gives: a few in a loop, many as columns.
+"""Deciding whole files gives what deciding batch by batch gives: few in a loop, many as columns."""
 
-Files of these tests are small; `deciding` makes the columns decide them all the same.
-"""
-
-import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata.metadata_settings import CoordinatorSettings
 from metadata.operations import CommitFile
 from metadata.records.file_committed import CommittedBatch, FileCommittedRecord, RefusedBatch
 from metadata.records.records import decode_record, encode_record
-from metadata.rules import commit_request
 from metadata.rules.commit import decide_commit, producers_of
 from metadata.rules.commit_request import check_commit
 from metadata.state.image import CommittedImage, PartitionState, ProducerKey
@@ -32,8 +24,19 @@ from metadata.state.producer_state import (
     with_batch,
 )
 from metadata.state.speculative import SpeculativeView
+from tests.support.samples.commit_samples import (
+    COLUMNS,
+    EXPIRATION_MS,
+    FEW,
+    KEY,
+    KNOWN,
+    NOW_MS,
+    OTHER_KEY,
+    SETTINGS,
+    both_ways,
+    deciding,
+)
 from wal.batch_extents import BatchExtents
-from wal.clock import ManualClock
 from wal.coordinates import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -45,31 +48,11 @@ from wal.coordinates import (
     TopicIdPartition,
 )
 from wal.errors import OutOfOrderSequence, Rejected, StaleProducerEpoch, UnknownPartition
-from wal.ulid import mint_ulid, wal_object_key
 
 MAX = 2**31 - 1
-NOW_MS = 1_704_067_200_000
-EXPIRATION_MS = 1_000
-SETTINGS = CoordinatorSettings(producer_expiration_ms=EXPIRATION_MS)
-KEY = wal_object_key(mint_ulid(ManualClock(NOW_MS), random.Random(1)))
-OTHER_KEY = wal_object_key(mint_ulid(ManualClock(NOW_MS), random.Random(2)))
 CODES = {UnknownPartition: 3, OutOfOrderSequence: 45, StaleProducerEpoch: 47}
 
-KNOWN = [TopicIdPartition(UUID(int=topic), index) for topic in (1, 2) for index in (0, 1)]
 UNKNOWN = [TopicIdPartition(UUID(int=2), 7), TopicIdPartition(UUID(int=3), 0)]
-
-
-FEW: Final = "few"
-COLUMNS: Final = "columns"
-both_ways = pytest.mark.parametrize("way", [FEW, COLUMNS])
-
-
-@contextmanager
-def deciding(way: str) -> Iterator[None]:
-    """How requests that are checked here are decided."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(commit_request, "FEW_MAX", 10_000 if way == FEW else -1)
-        yield
 
 
 class Expected(NamedTuple):

@@ -10,7 +10,7 @@ from metadata.rules.commit import check_commit, closed_of, decide_commit, produc
 from metadata.state.image import CommittedImage, PartitionState
 from metadata.state.speculative import SpeculativeView
 from metadata.transaction_operations import ClosedKey, ClosedTransaction, OpenTransaction
-from tests.metadata.rules.test_commit_rules import (
+from tests.support.samples.commit_samples import (
     KEY,
     KNOWN,
     NOW_MS,

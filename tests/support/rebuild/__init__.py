@@ -1,5 +1,7 @@
 """Histories of a bucket that a rebuild starts from, and what it must find.
 
+- `rebuild_bucket`: A bucket of small objects, as the rebuild sees it, and the plan that is made
+  of it.
 - `rebuild_cluster`: Random histories of a whole cluster, of which a rebuild gets the bucket,
   and the test the truth.
 - `rebuild_difference`: What a rebuilt log says otherwise than the cluster that it was rebuilt

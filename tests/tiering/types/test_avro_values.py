@@ -1,18 +1,17 @@
 """Avro to typed columns: what fits is there, what does not has a code and nothing else."""
 
-import io
 import json
 import math
 from typing import Any
 
-import fastavro
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.profiles import examples
-from tests.support.samples.schema_samples import AVRO_RECURSIVE, AVRO_SCHEMAS, avro_values
+from tests.support.samples.avro_samples import avro_bytes, avro_decoder, record_of, with_values
+from tests.support.samples.schema_samples import AVRO_RECURSIVE, AVRO_SCHEMAS
 from tiering.types.arrow_types import MALFORMED, TYPE_MISMATCH, TypedValues
 from tiering.types.avro.avro_schema import parse_avro_schema
 from tiering.types.avro.avro_values import AvroDecoder
@@ -23,29 +22,8 @@ from tiering.types.shapes import root_struct
 from wal.wire.fields import zigzag
 
 
-def _decoder(schema: Any, *, narrow: int = NARROW) -> AvroDecoder:
-    parsed = parse_schema(AVRO, json.dumps(schema))
-    assert parsed.writer is not None
-    columns, _ = follow((), parsed.shape, FIRST_ID)
-    return AvroDecoder(parsed.writer, columns, is_wrapped=parsed.is_wrapped, narrow=narrow)
-
-
-def _written(schema: Any, value: Any) -> bytes:
-    out = io.BytesIO()
-    fastavro.schemaless_writer(out, fastavro.parse_schema(schema), value)
-    return out.getvalue()
-
-
 def _decoded(schema: Any, *values: bytes) -> TypedValues:
-    return _decoder(schema).decode(pa.array(values, pa.binary()))
-
-
-def _record(**fields: Any) -> Any:
-    return {
-        "type": "record",
-        "name": "R",
-        "fields": [{"name": name, "type": type_} for name, type_ in fields.items()],
-    }
+    return avro_decoder(schema).decode(pa.array(values, pa.binary()))
 
 
 def _wrapped(schema: Any, wanted: Any) -> Any:
@@ -53,25 +31,21 @@ def _wrapped(schema: Any, wanted: Any) -> Any:
     return {"value": wanted} if parse_schema(AVRO, json.dumps(schema)).is_wrapped else wanted
 
 
-def _with_values(schemas: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    return schemas.flatmap(
-        lambda one: st.tuples(st.just(one), st.lists(avro_values(one), max_size=6))
-    )
-
-
-_SAMPLES = _with_values(AVRO_SCHEMAS)
+_SAMPLES = with_values(AVRO_SCHEMAS)
 _NARROW = st.sampled_from([0, 3, NARROW])
 """All in lockstep, some, and as few as there are in a test."""
 
 
 @examples(0.6)
-@given(st.one_of(_SAMPLES, _with_values(AVRO_RECURSIVE)), _NARROW)
+@given(st.one_of(_SAMPLES, with_values(AVRO_RECURSIVE)), _NARROW)
 def test_every_value_of_a_schema_comes_out_as_it_went_in(
     sample: tuple[Any, list[tuple[Any, Any]]], narrow: int
 ) -> None:
     schema, values = sample
-    decoder = _decoder(schema, narrow=narrow)
-    found = decoder.decode(pa.array([_written(schema, value) for value, _ in values], pa.binary()))
+    decoder = avro_decoder(schema, narrow=narrow)
+    found = decoder.decode(
+        pa.array([avro_bytes(schema, value) for value, _ in values], pa.binary())
+    )
     assert found.errors.null_count == len(values)
     assert found.data.to_pylist() == [_wrapped(schema, wanted) for _, wanted in values]
     found.data.validate(full=True)
@@ -79,7 +53,7 @@ def test_every_value_of_a_schema_comes_out_as_it_went_in(
 
 @examples(0.6)
 @given(
-    st.one_of(_SAMPLES, _with_values(AVRO_RECURSIVE)),
+    st.one_of(_SAMPLES, with_values(AVRO_RECURSIVE)),
     _NARROW,
     st.lists(st.tuples(st.integers(0, 5), st.binary(max_size=20), st.integers(-3, 12)), max_size=4),
     st.randoms(use_true_random=False),
@@ -91,7 +65,9 @@ def test_poison_spoils_no_other_record(
     rng: Any,
 ) -> None:
     schema, values = sample
-    rows: list[tuple[bytes, Any]] = [(_written(schema, value), wanted) for value, wanted in values]
+    rows: list[tuple[bytes, Any]] = [
+        (avro_bytes(schema, value), wanted) for value, wanted in values
+    ]
     written = [row[0] for row in rows]
     for index, more, cut in poison:
         # Too long, too short, or two good ones together: what would move all that follow.
@@ -99,7 +75,7 @@ def test_poison_spoils_no_other_record(
         rows.append((start[: len(start) + min(cut, 0)] + more, ...))
         rows.append((start * 2, ...))
     rng.shuffle(rows)
-    decoder = _decoder(schema, narrow=narrow)
+    decoder = avro_decoder(schema, narrow=narrow)
     found = decoder.decode(pa.array([row[0] for row in rows], pa.binary()))
     data, errors = found.data.to_pylist(), found.errors.to_pylist()
     for (text, wanted), one, code in zip(rows, data, errors, strict=True):
@@ -134,11 +110,11 @@ def test_poison_spoils_no_other_record(
     ],
 )
 def test_bytes_that_are_not_of_the_schema_are_malformed_and_alone(type_: Any, value: bytes) -> None:
-    schema = _record(a=type_, b="string")
-    good = _written(_record(a="string"), {"a": "x"})
+    schema = record_of(a=type_, b="string")
+    good = avro_bytes(record_of(a="string"), {"a": "x"})
     first = _decoded(schema, value + good)
     assert first.errors.to_pylist() == [MALFORMED]
-    with_others = _decoder(_record(a=type_))
+    with_others = avro_decoder(record_of(a=type_))
     assert with_others.decode(pa.array([value] * 3)).errors.to_pylist() == [MALFORMED] * 3
 
 
@@ -172,8 +148,8 @@ def test_bytes_that_are_not_of_the_schema_are_malformed_and_alone(type_: Any, va
 def test_what_a_column_cannot_hold_is_a_mismatch_of_the_whole_record(
     type_: Any, value: bytes
 ) -> None:
-    good = _written(_record(a="string"), {"a": "x"})
-    found = _decoded(_record(good="string", a=type_), good + value)
+    good = avro_bytes(record_of(a="string"), {"a": "x"})
+    found = _decoded(record_of(good="string", a=type_), good + value)
     assert found.errors.to_pylist() == [TYPE_MISMATCH]
     assert found.data.to_pylist() == [None]
     bare = _decoded(type_, value)
@@ -182,20 +158,20 @@ def test_what_a_column_cannot_hold_is_a_mismatch_of_the_whole_record(
 
 def test_a_value_that_holds_what_follows_it_misleads_nobody() -> None:
     """Two values whose lengths are wrong by as much as each other still end at the right place."""
-    schema = _record(a="long", b="string")
+    schema = record_of(a="long", b="string")
     short, long = zigzag(1) + zigzag(8) + b"abcd", zigzag(1) + zigzag(0) + b"abcdefgh" * 2
-    good = _written(schema, {"a": 5, "b": "x"})
+    good = avro_bytes(schema, {"a": 5, "b": "x"})
     found = _decoded(schema, good, short[:-3], good, long, good)
     assert found.errors.to_pylist() == [None, MALFORMED, None, MALFORMED, None]
 
 
 def test_fields_without_bytes_have_no_columns() -> None:
-    schema = _record(
+    schema = record_of(
         n="null",
         a="int",
         e={"type": "record", "name": "E", "fields": [{"name": "x", "type": "null"}]},
     )
-    found = _decoded(schema, _written(schema, {"n": None, "a": 7, "e": {"x": None}}))
+    found = _decoded(schema, avro_bytes(schema, {"n": None, "a": 7, "e": {"x": None}}))
     assert found.data.to_pylist() == [{"a": 7}]
 
 
@@ -210,14 +186,14 @@ def _follow(*schemas: Any) -> Any:
 
 
 def test_values_of_an_older_schema_go_into_the_columns_of_a_newer_one() -> None:
-    old = _record(a="int", b="float", gone="string", x="string")
-    new = _record(a="long", b="double", more=["null", "string"], x="long")
+    old = record_of(a="int", b="float", gone="string", x="string")
+    new = record_of(a="long", b="double", more=["null", "string"], x="long")
     columns = _follow(old, new)
     older = AvroDecoder(parse_avro_schema(json.dumps(old)), columns)
     newer = AvroDecoder(parse_avro_schema(json.dumps(new)), columns)
-    first = older.decode(pa.array([_written(old, {"a": 1, "b": 0.5, "gone": "g", "x": "text"})]))
+    first = older.decode(pa.array([avro_bytes(old, {"a": 1, "b": 0.5, "gone": "g", "x": "text"})]))
     then = newer.decode(
-        pa.array([_written(new, {"a": 1 << 40, "b": math.pi, "more": "m", "x": 3})])
+        pa.array([avro_bytes(new, {"a": 1 << 40, "b": math.pi, "more": "m", "x": 3})])
     )
     assert first.data.type == then.data.type
     assert first.data.to_pylist() == [
@@ -229,15 +205,15 @@ def test_values_of_an_older_schema_go_into_the_columns_of_a_newer_one() -> None:
 
 
 def test_values_of_a_schema_that_the_columns_do_not_know_are_mismatches() -> None:
-    columns = _follow(_record(a="int"))
-    other = _record(a="string", b="int")
+    columns = _follow(record_of(a="int"))
+    other = record_of(a="string", b="int")
     decoder = AvroDecoder(parse_avro_schema(json.dumps(other)), columns)
-    found = decoder.decode(pa.array([_written(other, {"a": "x", "b": 1})]))
+    found = decoder.decode(pa.array([avro_bytes(other, {"a": "x", "b": 1})]))
     assert found.errors.to_pylist() == [TYPE_MISMATCH]
 
 
 def test_slices_of_an_array_are_decoded() -> None:
-    schema = _record(a={"type": "array", "items": "int"})
-    values = [_written(schema, {"a": list(range(count))}) for count in range(5)]
-    found = _decoder(schema).decode(pa.array(values, pa.binary())[2:4])
+    schema = record_of(a={"type": "array", "items": "int"})
+    values = [avro_bytes(schema, {"a": list(range(count))}) for count in range(5)]
+    found = avro_decoder(schema).decode(pa.array(values, pa.binary())[2:4])
     assert found.data.to_pylist() == [{"a": [0, 1]}, {"a": [0, 1, 2]}]

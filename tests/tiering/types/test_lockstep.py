@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.profiles import examples
+from tests.support.samples.avro_samples import avro_bytes, avro_decoder, record_of, with_values
 from tests.support.samples.schema_samples import AVRO_RECURSIVE, AVRO_SCHEMAS
-from tests.tiering.types.test_avro_values import _decoder, _record, _with_values, _written
 from tiering.types.arrow_types import MALFORMED, TYPE_MISMATCH, TypedValues
 from tiering.types.avro.avro_schema import AvroType
 from tiering.types.avro.lockstep import NARROW
@@ -23,7 +23,7 @@ from tiering.types.schema_configs import AVRO, parse_schema
 from wal.wire.fields import zigzag
 
 MANY = 3 * NARROW
-LIST = _record(v="int", next=["null", "R"])
+LIST = record_of(v="int", next=["null", "R"])
 
 
 def is_plain(schema: Any) -> bool:
@@ -33,7 +33,7 @@ def is_plain(schema: Any) -> bool:
 
 
 def decoded(schema: Any, values: Sequence[bytes], *, narrow: int = NARROW) -> TypedValues:
-    return _decoder(schema, narrow=narrow).decode(pa.array(values, pa.binary()))
+    return avro_decoder(schema, narrow=narrow).decode(pa.array(values, pa.binary()))
 
 
 def chain(length: int) -> bytes:
@@ -42,12 +42,12 @@ def chain(length: int) -> bytes:
 
 
 @examples(0.4)
-@given(_with_values(AVRO_SCHEMAS.filter(is_plain)), st.sampled_from([0, NARROW]))
+@given(with_values(AVRO_SCHEMAS.filter(is_plain)), st.sampled_from([0, NARROW]))
 def test_what_polars_reads_is_read_the_same(
     sample: tuple[Any, list[tuple[Any, Any]]], narrow: int
 ) -> None:
     schema, values = sample
-    written = [_written(schema, value) for value, _ in values]
+    written = [avro_bytes(schema, value) for value, _ in values]
     by_polars = decoded(schema, written)
     with patch.object(AvroType, "is_plain", False):
         in_lockstep = decoded(schema, written, narrow=narrow)
@@ -56,13 +56,13 @@ def test_what_polars_reads_is_read_the_same(
 
 
 @examples(0.4)
-@given(_with_values(st.one_of(AVRO_SCHEMAS, AVRO_RECURSIVE)), st.integers(0, 2**32))
+@given(with_values(st.one_of(AVRO_SCHEMAS, AVRO_RECURSIVE)), st.integers(0, 2**32))
 def test_however_many_are_read_together_they_are_the_same(
     sample: tuple[Any, list[tuple[Any, Any]]], seed: int
 ) -> None:
     schema, values = sample
     rng = random.Random(seed)
-    rows = [_written(schema, value) for value, _ in values] or [b""]
+    rows = [avro_bytes(schema, value) for value, _ in values] or [b""]
     rows += [bytes(rng.choices(row or b"\x02", k=len(row))) for row in rows]
     rows += [row[: rng.randrange(len(row) + 1)] for row in rows]
     with patch.object(AvroType, "is_plain", False):
@@ -109,7 +109,7 @@ SEVERAL = ["int", "null", {"type": "enum", "name": "E", "symbols": ["A", "B"]}, 
     ],
 )
 def test_poison_is_alone_among_many(type_: Any, value: bytes, code: int, narrow: int) -> None:
-    schema = _record(a="string", b=type_, c=["int", "string"])
+    schema = record_of(a="string", b=type_, c=["int", "string"])
     good = zigzag(1) + b"x", zigzag(0) + zigzag(5)
     of_type = zigzag(0) if isinstance(type_, dict) or type_[0] != "int" else zigzag(1)
     if type_ == ["string", "int"] or type_ == ["string", "bytes"]:
@@ -130,7 +130,7 @@ def test_poison_is_alone_among_many(type_: Any, value: bytes, code: int, narrow:
 @pytest.mark.parametrize("count", [1, MANY])
 def test_what_takes_no_bytes_is_counted(count: int) -> None:
     """Three bytes ask for more elements than there is memory for."""
-    schema = _record(a={"type": "array", "items": "null"}, b="int")
+    schema = record_of(a={"type": "array", "items": "null"}, b="int")
     row = zigzag(1 << 60) + BLOCK + zigzag(0) + zigzag(9)
     found = decoded(schema, [row] * count)
     assert found.data.to_pylist() == [{"a": (1 << 60) + 2, "b": 9}] * count
@@ -160,7 +160,7 @@ def test_text_has_what_columns_have() -> None:
         "m": {"type": "map", "values": "null"},
         "next": ["null", "R"],
     }
-    schema = _record(**fields)
+    schema = record_of(**fields)
     float_ = np.float32(0.1).tobytes()
     nan = zigzag(0) + np.float64("nan").tobytes()
     one = b"".join(
@@ -196,10 +196,10 @@ def test_text_has_what_columns_have() -> None:
 )
 def test_what_no_column_holds_is_in_no_text_either(type_: Any, value: bytes) -> None:
     """In the ninth record of nine within each other, which is text."""
-    schema = _record(next=["null", "R"], v=["null", type_])
+    schema = record_of(next=["null", "R"], v=["null", type_])
     row = zigzag(1) * 8 + zigzag(0) + zigzag(1) + value + zigzag(0) * 8
     if isinstance(type_, list):
-        schema = _record(next=["null", "R"], v={"type": "array", "items": type_})
+        schema = record_of(next=["null", "R"], v={"type": "array", "items": type_})
         row = zigzag(1) * 8 + zigzag(0) + zigzag(1) + value + zigzag(0) + zigzag(0) * 8
     good = decoded(schema, [zigzag(1) * 8 + zigzag(0) * 10])
     assert good.errors.to_pylist() == [None]
