@@ -181,3 +181,34 @@ def test_what_tests_ask_of_their_support_is_there() -> None:
                 found = [str(other.relative_to(ROOT)) for other in lies]
                 missing.append((str(path.relative_to(ROOT)), module or program, found))
     assert not missing, "files, the modules that they import, and where these lie now"
+
+
+TESTS_OF_OTHER_TESTS: Final[Mapping[str, str]] = {
+    "tests/diskless/workers/test_clients_of_workers.py": "the same tests of tests/clients, and a"
+    " broker of several processes: they are the suite that both must pass",
+    "tests/diskless/workers/test_secured_clients_of_workers.py": "the same, of clients that log in",
+}
+"""Files that run tests of other files on a `broker` of their own, and why."""
+
+
+def test_test_files_import_no_test_files() -> None:
+    """What two of them need is in tests/support, or in a module beside them."""
+    importing = set()
+    for path in modules(("tests", "bench")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            match node:
+                case ast.ImportFrom(module=str(module), names=names):
+                    asked = [module, *(f"{module}.{alias.name}" for alias in names)]
+                case ast.Import(names=names):
+                    asked = [alias.name for alias in names]
+                case _:
+                    continue
+            tests = {name for name in asked if is_test_file(name)}
+            if tests - {name_of(path)}:
+                importing.add(str(path.relative_to(ROOT)))
+    assert importing == TESTS_OF_OTHER_TESTS.keys()
+
+
+def is_test_file(module: str) -> bool:
+    path = ROOT.joinpath(*module.split(".")).with_suffix(".py")
+    return path.name.startswith("test_") and path.is_file()
