@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -33,7 +34,7 @@ NO_MEMBER_ANY_MORE: Final = ("UNKNOWN_MEMBER_ID", "FENCED_MEMBER_EPOCH")
 """What a member is told whose session has ended, be it while it gives partitions up."""
 
 
-class StormMember:
+class StormMember(ABC):
     """One consumer in a thread, from `start` until `leave`."""
 
     def __init__(
@@ -77,8 +78,9 @@ class StormMember:
         except BaseException as failure:
             self.failure = failure
 
+    @abstractmethod
     def _run(self) -> None:
-        raise NotImplementedError
+        """Read as a member of the group until `_leaving` is set."""
 
 
 class ConfluentStormMember(StormMember):
