@@ -19,7 +19,7 @@ pytest_plugins = [
     "tests.support.loop_holds",
     "tests.support.moto_server",
     "tests.support.s3_servers",
-    "tests.support.faulty_s3",
+    "tests.support.stores.faulty_s3",
     "tests.support.timeless_hypothesis",
     "tests.support.profiles",
     "tests.support.spark_session",

@@ -10,8 +10,8 @@ from confluent_kafka.admin import AdminClient
 
 from tests.support.brokers.live_broker import LiveBroker
 from tests.support.clients.jvm import NEWEST, JvmUnavailable, KafkaTools
+from tests.support.clients.stock_clients import KafkaAdminClient, confluent_admin
 from tests.support.groups.group_members import Group
-from tests.support.stock_clients import KafkaAdminClient, confluent_admin
 
 _names = itertools.count()
 

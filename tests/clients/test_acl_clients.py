@@ -15,9 +15,9 @@ from kafka.errors import NoError
 
 from diskless.cli.cli import main
 from metadata.acls import AclBinding, AclFilter, Permission
-from tests.support import stock_clients as clients
 from tests.support.brokers.live_broker import LiveBroker, until
-from tests.support.stock_clients import KafkaAdminClient
+from tests.support.clients import stock_clients as clients
+from tests.support.clients.stock_clients import KafkaAdminClient
 
 pytestmark = pytest.mark.clients
 

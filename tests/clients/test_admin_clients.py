@@ -23,7 +23,7 @@ from diskless.loop.early_end import EarlyEnd
 from diskless.ports import ClientInfo, FetchPartition
 from metadata.workers.retention import RetentionWorker
 from tests.support.brokers.live_broker import LiveBroker
-from tests.support.stock_clients import (
+from tests.support.clients.stock_clients import (
     TIMEOUT_S,
     ConfluentKafka,
     KafkaAdminClient,
@@ -38,7 +38,7 @@ from tests.support.stock_clients import (
 from wal.records.record_batch import iterate_headers
 
 with warnings.catch_warnings():
-    # As in tests/support/stock_clients.py.
+    # As in tests/support/clients/stock_clients.py.
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka.admin import ConfigResource as PythonConfigResource
     from kafka.admin import ConfigResourceType

@@ -15,7 +15,7 @@ from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitio
 from aiokafka.errors import IllegalStateError, TopicAlreadyExistsError, for_code
 
 from tests.support.brokers.live_broker import LiveBroker
-from tests.support.stock_clients import TIMEOUT_S
+from tests.support.clients.stock_clients import TIMEOUT_S
 
 pytestmark = pytest.mark.clients
 

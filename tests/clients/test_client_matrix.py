@@ -31,8 +31,7 @@ from tests.support.clients.java_client import JavaKafka
 from tests.support.clients.jvm import KAFKA_VERSIONS, JvmUnavailable, kafka_tools
 from tests.support.clients.kafkajs import KafkaJs, node_process
 from tests.support.clients.kcat import Kcat, kcat_or_skip
-from tests.support.exhaustive import IS_EXHAUSTIVE
-from tests.support.stock_clients import (
+from tests.support.clients.stock_clients import (
     CODECS,
     STOCK_CLIENTS,
     TIMEOUT_S,
@@ -42,6 +41,7 @@ from tests.support.stock_clients import (
     StoredRecord,
     confluent_admin,
 )
+from tests.support.exhaustive import IS_EXHAUSTIVE
 
 pytestmark = [pytest.mark.clients, pytest.mark.jvm]
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 
-from tests.support import stock_clients as clients
 from tests.support.brokers.live_broker import LiveBroker
+from tests.support.clients import stock_clients as clients
 from tests.support.profiles import seeds
 from tests.support.tiers.compacted import LocalCompactor, compact_everything
 from tests.support.tiers.rolled import roll_everything

@@ -18,8 +18,8 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
 from demo.broker_process import BrokerProcess
-from tests.support import stock_clients as clients
 from tests.support.brokers.live_broker import until
+from tests.support.clients import stock_clients as clients
 from tests.support.clients.jvm import KAFKA_VERSIONS, JavaProcess, JvmUnavailable, java_program
 from tests.support.ports import own_port
 from tests.support.tiers.compacted import compact_everything

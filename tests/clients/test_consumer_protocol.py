@@ -22,6 +22,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from tests.support.brokers.live_broker import LiveBroker, until
+from tests.support.clients.stock_clients import TIMEOUT_S, confluent_consumer, create_topic
 from tests.support.groups.group_members import (
     AioKafkaMember,
     ConfluentMember,
@@ -35,7 +36,6 @@ from tests.support.groups.group_members import (
     stop,
     values,
 )
-from tests.support.stock_clients import TIMEOUT_S, confluent_consumer, create_topic
 
 pytestmark = [
     pytest.mark.clients,

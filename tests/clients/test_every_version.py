@@ -11,12 +11,12 @@ import pytest
 from confluent_kafka import TopicCollection
 
 from tests.support.brokers.live_broker import LiveBroker
+from tests.support.clients.stock_clients import TIMEOUT_S, ConfluentKafka, Record, confluent_admin
 from tests.support.questions.admin_questions import AdminQuestions
 from tests.support.questions.asker import API_VERSIONS, PRODUCE, TOPIC
 from tests.support.questions.group_questions import GroupQuestions
 from tests.support.questions.record_questions import RecordQuestions
 from tests.support.questions.versioned_requests import PlainConnection, kafka_python_versions
-from tests.support.stock_clients import TIMEOUT_S, ConfluentKafka, Record, confluent_admin
 
 pytestmark = pytest.mark.clients
 

@@ -9,7 +9,12 @@ import pytest
 
 from metadata.operations import CreateTopic, TopicDescription
 from tests.support.brokers.live_broker import LiveBroker, until
-from tests.support.stock_clients import ConfluentKafka, KafkaConsumer, PythonTopicPartition, Record
+from tests.support.clients.stock_clients import (
+    ConfluentKafka,
+    KafkaConsumer,
+    PythonTopicPartition,
+    Record,
+)
 
 PARTITIONS = 12
 

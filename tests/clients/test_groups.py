@@ -26,6 +26,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 
 from tests.support.brokers.live_broker import LiveBroker, until
+from tests.support.clients.stock_clients import TIMEOUT_S, confluent_admin, confluent_consumer
 from tests.support.groups.group_members import (
     MEMBERS,
     AioKafkaMember,
@@ -40,7 +41,6 @@ from tests.support.groups.group_members import (
     stop,
     values,
 )
-from tests.support.stock_clients import TIMEOUT_S, confluent_admin, confluent_consumer
 
 with warnings.catch_warnings():
     # kafka-python reads its schemas through a function that Python 3.11 deprecates.

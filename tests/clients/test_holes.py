@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import TopicPartition
 
-from tests.support import stock_clients as clients
 from tests.support.brokers.live_broker import LiveBroker
+from tests.support.clients import stock_clients as clients
 from tests.support.clients.java_client import JavaKafka
 from tests.support.clients.jvm import KafkaTools
 from tests.support.tiers.rolled import roll_everything

@@ -12,7 +12,12 @@ import pytest
 from tests.support.brokers.live_broker import LiveBroker
 from tests.support.clients.java_client import scenario
 from tests.support.clients.jvm import KAFKA_VERSIONS, KafkaTools
-from tests.support.stock_clients import ConfluentKafka, Record, confluent_admin, create_topic
+from tests.support.clients.stock_clients import (
+    ConfluentKafka,
+    Record,
+    confluent_admin,
+    create_topic,
+)
 
 pytestmark = [
     pytest.mark.clients,

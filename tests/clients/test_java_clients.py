@@ -18,7 +18,7 @@ from tests.support.brokers.live_broker import LiveBroker
 from tests.support.clients.java_client import JavaKafka, scenario
 from tests.support.clients.jvm import KafkaTools
 from tests.support.clients.kafka_commands import check_quiet
-from tests.support.stock_clients import (
+from tests.support.clients.stock_clients import (
     CODECS,
     STOCK_CLIENTS,
     ConfluentKafka,

@@ -15,7 +15,7 @@ import pytest
 from tests.support.brokers.live_broker import LiveBroker, until
 from tests.support.clients.jvm import Finished, JavaProcess, KafkaTools
 from tests.support.clients.kafka_commands import KafkaCommands, check_quiet, table
-from tests.support.stock_clients import ConfluentKafka, Record
+from tests.support.clients.stock_clients import ConfluentKafka, Record
 
 pytestmark = [pytest.mark.clients, pytest.mark.jvm]
 

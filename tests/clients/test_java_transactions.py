@@ -8,7 +8,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.support.brokers.live_broker import LiveBroker
 from tests.support.clients.jvm import KafkaTools
-from tests.support.stock_clients import create_topic
+from tests.support.clients.stock_clients import create_topic
 
 pytestmark = [pytest.mark.clients, pytest.mark.jvm, pytest.mark.exhaustive]
 

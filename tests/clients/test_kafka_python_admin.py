@@ -9,11 +9,11 @@ from typing import Any, Final
 import pytest
 
 from tests.support.brokers.live_broker import LiveBroker, until
+from tests.support.clients.stock_clients import ConfluentKafka, PythonTopicPartition, Record
 from tests.support.groups.group_members import Group, KafkaPythonMember, stop
-from tests.support.stock_clients import ConfluentKafka, PythonTopicPartition, Record
 
 with warnings.catch_warnings():
-    # As in tests/support/stock_clients.py.
+    # As in tests/support/clients/stock_clients.py.
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka import OffsetSpec
     from kafka.admin import MemberToRemove

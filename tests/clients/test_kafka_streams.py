@@ -10,8 +10,8 @@ from typing import Final
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Producer, TopicPartition
 
-from tests.support import stock_clients as clients
 from tests.support.brokers.live_broker import LiveBroker, until
+from tests.support.clients import stock_clients as clients
 from tests.support.clients.jvm import KAFKA_VERSIONS, JavaProcess, JvmUnavailable, java_program
 from tests.support.tiers.compacted import compact_everything
 from tests.support.tiers.rolled import roll_everything

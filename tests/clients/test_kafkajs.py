@@ -17,8 +17,8 @@ from tests.support.clients.kafkajs import (
     NodeProcess,
     node_process,
 )
+from tests.support.clients.stock_clients import ConfluentKafka, KafkaPython, Record
 from tests.support.groups.group_members import ConfluentMember, Group, produce, stop, values
-from tests.support.stock_clients import ConfluentKafka, KafkaPython, Record
 
 pytestmark = pytest.mark.clients
 

@@ -10,8 +10,8 @@ from typing import Any, Final
 import pytest
 from confluent_kafka import TopicPartition
 
-from tests.support import stock_clients as clients
 from tests.support.brokers.live_broker import LiveBroker
+from tests.support.clients import stock_clients as clients
 from tests.support.clients.kcat import Kcat, kcat_or_skip
 
 pytestmark = pytest.mark.clients

@@ -10,8 +10,8 @@ from confluent_kafka import Consumer, TopicPartition
 
 from diskless.cli.verify import verify
 from metadata.rules.rewriting.merges import RUN_MAX
-from tests.support import stock_clients as clients
 from tests.support.brokers.live_broker import LiveBroker, until
+from tests.support.clients import stock_clients as clients
 from tests.support.tiers.rolled import merge_everything, roll_everything
 from wal import failpoint
 from wal.failpoint import FailpointError

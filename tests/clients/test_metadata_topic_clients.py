@@ -13,8 +13,8 @@ from metadata.log.log import MetadataRecordBatch
 from metadata.operations import METADATA_TOPIC
 from metadata.records.file_committed import FileCommittedRecord
 from metadata.records.records import MetadataRecord, PartitionCreatedRecord, decode_record
-from tests.support import stock_clients as clients
 from tests.support.brokers.live_broker import LiveBroker, until
+from tests.support.clients import stock_clients as clients
 
 pytestmark = pytest.mark.clients
 

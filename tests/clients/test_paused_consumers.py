@@ -23,8 +23,8 @@ from bench.limits.deaf_clients import TOPIC, DeafClients, Innocent, fill
 from diskless.server.connection import Connection
 from tests.support.brokers.live_broker import LiveBroker, until
 from tests.support.clients.jvm import NEWEST, JvmUnavailable, KafkaTools
+from tests.support.clients.stock_clients import TIMEOUT_S, confluent_consumer
 from tests.support.exhaustive import IS_EXHAUSTIVE
-from tests.support.stock_clients import TIMEOUT_S, confluent_consumer
 
 pytestmark = [pytest.mark.clients, pytest.mark.measures]
 

@@ -8,8 +8,8 @@ import pytest
 from confluent_kafka import Consumer, Producer, ThrottleEvent, TopicPartition
 
 from metadata.operations import AlterClientQuotas
-from tests.support import stock_clients as clients
 from tests.support.brokers.live_broker import LiveBroker, until
+from tests.support.clients import stock_clients as clients
 
 pytestmark = pytest.mark.clients
 

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from tests.support.brokers.live_broker import LiveBroker, until
-from tests.support.stock_clients import (
+from tests.support.clients.stock_clients import (
     TIMEOUT_S,
     confluent_consumer,
     confluent_producer,

@@ -15,7 +15,7 @@ from confluent_kafka.admin import OffsetSpec
 
 from tests.support.brokers.live_broker import LiveBroker
 from tests.support.clients.jvm import JvmUnavailable
-from tests.support.stock_clients import (
+from tests.support.clients.stock_clients import (
     TIMEOUT_S,
     ConfluentKafka,
     Record,

@@ -25,7 +25,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from metadata.operations import METADATA_TOPIC
 from tests.support.brokers.live_broker import LiveBroker, until
-from tests.support.stock_clients import (
+from tests.support.clients.stock_clients import (
     CODECS,
     STOCK_CLIENTS,
     TIMEOUT_S,

@@ -16,9 +16,9 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
 
 from demo.broker_process import BrokerProcess
-from tests.support import stock_clients as clients
 from tests.support.brokers.broker_cluster import Cluster
 from tests.support.brokers.live_broker import until
+from tests.support.clients import stock_clients as clients
 from tests.support.clients.jvm import KAFKA_VERSIONS, JavaProcess, JvmUnavailable, java_program
 
 pytestmark = [pytest.mark.clients, pytest.mark.jvm, pytest.mark.exhaustive]

@@ -14,8 +14,8 @@ from aiokafka import TopicPartition as AioTopicPartition
 from confluent_kafka import OFFSET_END, TopicPartition
 from confluent_kafka.admin import NewTopic
 
-from tests.support import stock_clients as clients
 from tests.support.brokers.live_broker import LiveBroker, until
+from tests.support.clients import stock_clients as clients
 from tests.support.tiers.rolled import roll_everything
 
 pytestmark = pytest.mark.clients

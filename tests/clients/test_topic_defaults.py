@@ -6,8 +6,8 @@ from confluent_kafka.admin import ConfigEntry, ConfigResource, NewTopic, Resourc
 
 from diskless.config import load_config
 from diskless.topics.topic_defaults import topic_defaults
-from tests.support import stock_clients as clients
 from tests.support.brokers.live_broker import LiveBroker
+from tests.support.clients import stock_clients as clients
 
 pytestmark = pytest.mark.clients
 

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from tests.support.brokers.live_broker import LiveBroker, until
 from tests.support.clients.jvm import KafkaTools
 from tests.support.clients.kafka_commands import KafkaCommands, table
-from tests.support.stock_clients import (
+from tests.support.clients.stock_clients import (
     TIMEOUT_S,
     AIOKafkaProducer,
     KafkaAdminClient,

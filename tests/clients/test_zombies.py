@@ -12,9 +12,9 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartiti
 from confluent_kafka.admin import AdminClient
 
 from tests.support.brokers.live_broker import LiveBroker
+from tests.support.clients.stock_clients import QUIET, TIMEOUT_S, create_topic
 from tests.support.questions.kafka_raw_client import RawClient
 from tests.support.questions.raw_producer import RawProducer, find_coordinator
-from tests.support.stock_clients import QUIET, TIMEOUT_S, create_topic
 
 pytestmark = pytest.mark.clients
 

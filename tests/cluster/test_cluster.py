@@ -16,9 +16,9 @@ import pytest
 from confluent_kafka import KafkaException, TopicPartition
 
 from metadata.operations import ListedOffset
-from tests.support import stock_clients as clients
 from tests.support.brokers.broker_cluster import Cluster
 from tests.support.brokers.live_broker import until
+from tests.support.clients import stock_clients as clients
 from tests.support.clients.numbered_records import (
     PARTITIONS,
     NumberedProducer,

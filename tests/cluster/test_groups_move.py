@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from demo.broker_process import BrokerProcess
 from tests.support.brokers.live_broker import until
+from tests.support.clients.stock_clients import QUIET, TIMEOUT_S
 from tests.support.groups.group_members import (
     AioKafkaMember,
     ConfluentMember,
@@ -19,7 +20,6 @@ from tests.support.groups.group_members import (
     Member,
     stop,
 )
-from tests.support.stock_clients import QUIET, TIMEOUT_S
 
 pytestmark = pytest.mark.clients
 

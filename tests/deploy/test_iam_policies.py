@@ -22,8 +22,8 @@ from pyspark.sql.types import StructType
 from localstack.minio import KMS_KEY_NAME
 from metadata.table_operations import TABLES_PREFIX, ListTables
 from tests.support.brokers.live_broker import LiveBroker
+from tests.support.clients.stock_clients import ConfluentKafka, Record
 from tests.support.s3_servers import new_bucket, s3_client
-from tests.support.stock_clients import ConfluentKafka, Record
 from tests.support.tiers.rolled import roll_everything
 from tiering.coordinator_client import CoordinatorClient
 from tiering.source.options import parse_sink_options

@@ -15,7 +15,7 @@ import pytest
 from diskless.broker import running_broker
 from diskless.config import load_config
 from metadata.operations import CreateTopic
-from tests.support.batch_builder import Row, build_batch
+from tests.support.chunks.batch_builder import Row, build_batch
 from tests.support.questions.kafka_raw_client import RawClient, produce_frame
 from wal.clock import Clock, SystemClock
 from wal.coordinates import ObjectKey

@@ -17,7 +17,7 @@ ROOT: Final = Path(__file__).parents[2]
 PACKAGES: Final = ("diskless", "tiering", "metadata", "wal")
 
 FILES_OF_A_FOLDER_MAX: Final = 16
-FILES_OF_LARGE_FOLDERS: Final[Mapping[str, int]] = {"tests/support": 25}
+FILES_OF_LARGE_FOLDERS: Final[Mapping[str, int]] = {}
 """Folders with more files than that, and how many they may have, in steps of 5. Limits only come
 down."""
 

@@ -12,7 +12,12 @@ from confluent_kafka import KafkaError
 from structlog.testing import capture_logs
 
 from tests.support.brokers.live_broker import LiveBroker, until, until_nothing_waits
-from tests.support.stock_clients import TIMEOUT_S, ConfluentKafka, Record, confluent_producer
+from tests.support.clients.stock_clients import (
+    TIMEOUT_S,
+    ConfluentKafka,
+    Record,
+    confluent_producer,
+)
 from tests.support.stores.faulty_store import StoreFaults
 from wal.errors import CommitOutcomeUnknown, DirectoryLost, ObjectStoreUnavailable
 from wal.segmented_log.log_directory import DirectoryLock

@@ -9,7 +9,12 @@ from confluent_kafka import KafkaError, Message
 
 from tests.support.brokers.live_broker import LiveBroker, until
 from tests.support.chunks.failing_disk import FailingDisk
-from tests.support.stock_clients import TIMEOUT_S, ConfluentKafka, Record, confluent_producer
+from tests.support.clients.stock_clients import (
+    TIMEOUT_S,
+    ConfluentKafka,
+    Record,
+    confluent_producer,
+)
 
 SETTINGS = {"wal.commit.interval.ms": "5"}
 

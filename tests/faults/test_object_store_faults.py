@@ -15,15 +15,15 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from demo.broker_process import BrokerProcess
-from tests.support import stock_clients as clients
 from tests.support.brokers.live_broker import LiveBroker, until
+from tests.support.clients import stock_clients as clients
 from tests.support.clients.numbered_records import (
     PARTITIONS,
     NumberedProducer,
     assert_each_once,
     everything,
 )
-from tests.support.faulty_s3 import Fault, FaultyS3
+from tests.support.stores.faulty_s3 import Fault, FaultyS3
 from tests.support.stores.faulty_store import StoreFaults
 from tests.support.tiers.rolled import roll_everything
 from wal.errors import ObjectStoreUnavailable

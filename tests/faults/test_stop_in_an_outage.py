@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.support.brokers.live_broker import LiveBroker, until, until_nothing_waits
-from tests.support.stock_clients import ConfluentKafka, Record, confluent_producer
+from tests.support.clients.stock_clients import ConfluentKafka, Record, confluent_producer
 from tests.support.stores.faulty_store import StoreFaults
 from wal.errors import CorruptObject
 

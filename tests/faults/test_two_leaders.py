@@ -18,7 +18,7 @@ from metadata import operations as ops
 from metadata.coordinator.coordinator import PartitionCoordinator
 from tests.support.coordinators.contender import DEADLINE_S, LEASE_MS, Contender, until
 from tests.support.coordinators.coordinator_bench import batch
-from tests.support.faulty_s3 import Fault, FaultyS3
+from tests.support.stores.faulty_s3 import Fault, FaultyS3
 from wal import errors
 from wal.clock import ManualClock, SystemClock
 from wal.coordinates import ByteOffset, ObjectKey, TopicIdPartition

@@ -19,11 +19,11 @@ from confluent_kafka.admin import AdminClient, ConsumerGroupDescription, NewTopi
 
 from demo.broker_process import BrokerProcess
 from tests.support.brokers.live_broker import until
+from tests.support.clients.stock_clients import QUIET, TIMEOUT_S
 from tests.support.exhaustive import IS_EXHAUSTIVE
 from tests.support.groups.group_storm import CALM_SESSION_MS, Start, Storm, Writer
-from tests.support.stock_clients import QUIET, TIMEOUT_S
-from tests.support.storm_ledger import SESSION_MS, Ledger
-from tests.support.storm_members import (
+from tests.support.groups.storm_ledger import SESSION_MS, Ledger
+from tests.support.groups.storm_members import (
     HEARTBEAT_MS,
     AioStormMember,
     ConfluentStormMember,

@@ -1,6 +1,6 @@
 """The ledger of a storm notices what it is there to notice."""
 
-from tests.support.storm_ledger import Ledger
+from tests.support.groups.storm_ledger import Ledger
 
 
 def read(ledger: Ledger, member: str, *offsets: int, partition: int = 0) -> None:

@@ -24,7 +24,7 @@ from tiering_samples import (
 from metadata.operations import RolledSegment, SegmentExtent
 from metadata.records.segment_identity import segment_key
 from metadata.rewrites import MERGE, RewriteInput, RewritePlan, RewrittenSegment
-from tests.support.batch_builder import seal
+from tests.support.chunks.batch_builder import seal
 from tiering.merging.merge import merge
 from tiering.roll import RollSettings, roll
 from tiering.segment_columns import FIELD_ID, SEGMENT_SCHEMA, segment_table

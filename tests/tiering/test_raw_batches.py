@@ -28,7 +28,7 @@ from tiering_samples import (
 )
 
 from metadata.operations import RolledSegment
-from tests.support.batch_builder import Row, build_batch, record, seal
+from tests.support.chunks.batch_builder import Row, build_batch, record, seal
 from tests.support.profiles import examples
 from tiering import wal_rows
 from tiering.raw_batches import raw_batches, raw_rows

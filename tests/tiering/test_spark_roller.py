@@ -28,7 +28,7 @@ from tiering_samples import (
 
 from metadata.operations import SegmentPlan
 from metadata.rewrites import MERGE, RewriteInput, RewritePlan
-from tests.support.batch_builder import seal
+from tests.support.chunks.batch_builder import seal
 from tiering.coordinator_client import CoordinatorClient
 from tiering.jobs.rolls import roll_once
 from tiering.roll import Rolled, roll

@@ -23,7 +23,7 @@ from tiering_samples import (
 )
 
 from metadata.operations import AbortedTransaction, PlanSegments, SegmentPlan
-from tests.support.batch_builder import seal
+from tests.support.chunks.batch_builder import seal
 from tests.support.tiers.compacted import LocalCompactor
 from tiering.jobs import command
 from tiering.jobs.command import tier

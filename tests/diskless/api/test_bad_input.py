@@ -17,11 +17,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader
 
-from tests.support.batch_builder import Row, build_batch, seal
 from tests.support.brokers.live_broker import LiveBroker
+from tests.support.chunks.batch_builder import Row, build_batch, seal
+from tests.support.clients.stock_clients import QUIET, TIMEOUT_S, ConfluentKafka, Record
 from tests.support.questions.kafka_raw_client import RawClient, frame, request_body, written
 from tests.support.samples.kio_entities import smallest
-from tests.support.stock_clients import QUIET, TIMEOUT_S, ConfluentKafka, Record
 
 PRODUCE, FETCH, METADATA, API_VERSIONS = 0, 1, 3, 18
 CODES = {

@@ -15,7 +15,7 @@ import pytest
 from demo.broker_process import DISKLESS, BrokerError, BrokerProcess
 from diskless.cli.cli import main
 from tests.support.brokers.live_broker import LiveBroker
-from tests.support.stock_clients import ConfluentKafka, Record
+from tests.support.clients.stock_clients import ConfluentKafka, Record
 from tests.support.tiers.rolled import roll_everything
 
 TIMEOUT_S = 120

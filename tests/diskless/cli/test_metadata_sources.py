@@ -29,7 +29,7 @@ from metadata.records.records import (
     encode_record,
 )
 from tests.support.brokers.live_broker import LiveBroker
-from tests.support.stock_clients import ConfluentKafka, Record
+from tests.support.clients.stock_clients import ConfluentKafka, Record
 from wal.clock import ManualClock, SystemClock
 from wal.errors import CorruptLog, InvalidSettings, Rejected
 from wal.stores.file_store import FileStore

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from diskless.cli.cli import main
 from metadata.rules.rewriting.merges import RUN_MAX
 from tests.support.brokers.live_broker import LiveBroker, until
-from tests.support.stock_clients import CODECS, TIMEOUT_S, confluent_consumer
+from tests.support.clients.stock_clients import CODECS, TIMEOUT_S, confluent_consumer
 from tests.support.tiers.rolled import merge_everything, roll_everything
 
 SETTINGS = {

@@ -14,8 +14,8 @@ from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 from test_rebuild import SETTINGS, forget_metadata, rebuild
 
 from metadata.rewrites import PlanRewrites
-from tests.support import stock_clients as clients
 from tests.support.brokers.live_broker import LiveBroker
+from tests.support.clients import stock_clients as clients
 from tests.support.profiles import seeds
 from tests.support.tiers.compacted import compact_everything, compacted
 from tests.support.tiers.rolled import roll_everything

@@ -11,8 +11,8 @@ from metadata.coordinator import end_notes
 from metadata.rules.groups import group_coordinator
 from metadata.transaction_operations import Constant, EndedTransaction, TransactionState
 from tests.support.brokers.live_broker import LiveBroker, until
+from tests.support.clients.stock_clients import TIMEOUT_S, confluent_consumer, confluent_producer
 from tests.support.ports import own_port
-from tests.support.stock_clients import TIMEOUT_S, confluent_consumer, confluent_producer
 from wal.chunks.kept_notes import NOTES_PREFIX, decode_kept_notes
 from wal.errors import DisklessError, InvalidSettings
 

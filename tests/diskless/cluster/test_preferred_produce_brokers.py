@@ -22,9 +22,9 @@ from diskless.server.registry import Request
 from tests.support.brokers.fake_logs import FakeTopics
 from tests.support.brokers.kafka_fakes import FakeCluster
 from tests.support.brokers.live_broker import LiveBroker
+from tests.support.clients.stock_clients import STOCK_CLIENTS, TIMEOUT_S, Record, StockClient
 from tests.support.questions.kafka_raw_client import request_body
 from tests.support.samples.kio_entities import CLASS_VARIABLES
-from tests.support.stock_clients import STOCK_CLIENTS, TIMEOUT_S, Record, StockClient
 
 METADATA = 3
 

@@ -18,8 +18,7 @@ from tests.support.brokers.kafka_fakes import Broker, running_broker
 from tests.support.brokers.live_broker import LiveBroker, until
 from tests.support.clients.jvm import NEWEST, JvmUnavailable, KafkaTools
 from tests.support.clients.kafka_commands import KafkaCommands
-from tests.support.questions.kafka_raw_client import RawClient, a_batch, produce_frame
-from tests.support.stock_clients import (
+from tests.support.clients.stock_clients import (
     QUIET,
     TIMEOUT_S,
     ConfluentKafka,
@@ -27,6 +26,7 @@ from tests.support.stock_clients import (
     confluent_consumer,
     value_of,
 )
+from tests.support.questions.kafka_raw_client import RawClient, a_batch, produce_frame
 
 PARTITIONS = 4
 

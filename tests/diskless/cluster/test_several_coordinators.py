@@ -13,8 +13,13 @@ from metadata.clients.routed_client import RoutedClient
 from metadata.operations import CommitFile, CreateTopic, FindBatches, TopicDescription
 from metadata.workers.retention import RetentionWorker
 from tests.support.brokers.live_broker import LiveBroker, until
+from tests.support.clients.stock_clients import (
+    QUIET,
+    TIMEOUT_S,
+    confluent_consumer,
+    confluent_producer,
+)
 from tests.support.coordinators.coordinator_bench import batch
-from tests.support.stock_clients import QUIET, TIMEOUT_S, confluent_consumer, confluent_producer
 from wal.coordinates import ByteOffset, TopicIdPartition
 from wal.errors import InvalidSettings, NotCoordinator
 from wal.ulid import mint_ulid, wal_object_key

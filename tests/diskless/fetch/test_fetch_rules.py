@@ -18,8 +18,8 @@ from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader
 
 from metadata.operations import CreateTopic, DeleteRecords, TopicDescription
-from tests.support.batch_builder import Row, build_batch
 from tests.support.brokers.live_broker import DEADLINE_S, LiveBroker, until
+from tests.support.chunks.batch_builder import Row, build_batch
 from tests.support.profiles import examples
 from tests.support.questions.kafka_raw_client import frame, produce_frame, written
 from tests.support.samples.kio_entities import entity_of

@@ -19,8 +19,8 @@ from diskless.config import load_config
 from diskless.health.health import Health, LoopPulse
 from diskless.health.health_settings import HealthSettings
 from tests.support.brokers.live_broker import DEADLINE_S, ForwardClock, LiveBroker, until
+from tests.support.clients.stock_clients import confluent_producer
 from tests.support.ports import own_port
-from tests.support.stock_clients import confluent_producer
 from tests.support.stores.faulty_store import StoreFaults
 from wal.clock import ManualClock
 from wal.errors import InvalidSettings, ObjectStoreUnavailable

@@ -12,7 +12,7 @@ import pytest
 from diskless.broker_metrics import broker_metrics
 from diskless.parts.broker_parts import BrokerParts
 from diskless.replica.batch_lanes import HANDED_ON_AT_ONCE, THREADS, BatchLanes
-from tests.support.batch_builder import Row, build_batch
+from tests.support.chunks.batch_builder import Row, build_batch
 from wal.chunks.buffer import BufferPool, chain_of
 from wal.chunks.chunk import PendingBatch
 from wal.coordinates import CREATE_TIME, TopicIdPartition

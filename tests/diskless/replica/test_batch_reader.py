@@ -13,7 +13,6 @@ from diskless.loop.long_work import SLICE_S
 from diskless.replica.batch_reader import ReadRequest, ReadResult
 from diskless.replica.batch_stamping import BATCHES_AT_ONCE
 from metadata.operations import WalExtent
-from tests.support.batch_builder import Row, build_batch
 from tests.support.brokers.batch_reader_setting import (
     COLD_AFTER_MS,
     MUCH,
@@ -27,6 +26,7 @@ from tests.support.brokers.batch_reader_setting import (
     in_place,
     offsets_of,
 )
+from tests.support.chunks.batch_builder import Row, build_batch
 from tests.support.loops.until import until
 from tests.support.profiles import examples
 from wal.caches.object_cache import ObjectCacheSettings

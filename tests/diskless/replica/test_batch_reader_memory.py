@@ -8,7 +8,6 @@ import pytest
 from diskless.fetch.read_memory import KEPT_FROM_BYTES, ReadMemory
 from diskless.replica.batch_reader import ReadRequest
 from diskless.replica.batch_stamping import GATHERED_FROM_BYTES
-from tests.support.batch_builder import Row, build_batch
 from tests.support.brokers.batch_reader_setting import (
     MUCH,
     NOW_MS,
@@ -21,6 +20,7 @@ from tests.support.brokers.batch_reader_setting import (
     in_place,
     offsets_of,
 )
+from tests.support.chunks.batch_builder import Row, build_batch
 from tests.support.loops.until import until
 from wal.coordinates import (
     CREATE_TIME,

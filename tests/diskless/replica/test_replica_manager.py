@@ -10,7 +10,6 @@ from diskless.ports import AppendBatch
 from diskless.replica.delayed_produce import REPEATS_MAX
 from diskless.replica.replica_manager import BATCHES_AT_ONCE, append_failed
 from metadata.operations import BatchCommit, TopicDescription
-from tests.support.batch_builder import Row, build_batch
 from tests.support.brokers.replica_setting import (
     NOW_MS,
     OTHER_CLIENT,
@@ -23,6 +22,7 @@ from tests.support.brokers.replica_setting import (
     done,
     until,
 )
+from tests.support.chunks.batch_builder import Row, build_batch
 from wal.chunks.buffer import chain_of
 from wal.errors import (
     CorruptBatch,

@@ -12,7 +12,7 @@ from diskless.replica import timestamp_search
 from diskless.replica.batch_reader import BatchReader
 from diskless.replica.timestamp_search import SEARCHES_MAX, TimestampSearch
 from metadata.operations import MAX_TIMESTAMP, ListedOffset, WalExtent
-from tests.support.batch_builder import Row, build_batch
+from tests.support.chunks.batch_builder import Row, build_batch
 from tests.support.chunks.written_records import WrittenRecords
 from wal.clock import ManualClock
 from wal.coordinates import CREATE_TIME, ByteOffset, ObjectKey, Offset

@@ -13,7 +13,6 @@ from diskless.transactions.errors import (
     TransactionNotKnown,
 )
 from metadata.transaction_operations import JoinTransaction
-from tests.support.batch_builder import Row, build_batch
 from tests.support.brokers.replica_setting import (
     NOW_MS,
     OTHER_CLIENT,
@@ -24,6 +23,7 @@ from tests.support.brokers.replica_setting import (
     done,
     until,
 )
+from tests.support.chunks.batch_builder import Row, build_batch
 from wal.coordinates import NO_TRANSACTION
 from wal.errors import (
     CommitFailed,

@@ -11,10 +11,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kio.index import load_response_schema
 from kio.serial import entity_reader
 
-from tests.support.batch_builder import Row, build_batch, seal
 from tests.support.brokers.live_broker import LiveBroker
+from tests.support.chunks.batch_builder import Row, build_batch, seal
+from tests.support.clients.stock_clients import QUIET, TIMEOUT_S
 from tests.support.questions.kafka_raw_client import RawClient, fetch_frame, produce_frame
-from tests.support.stock_clients import QUIET, TIMEOUT_S
 from tests.support.tiers.rolled import roll_everything
 from wal.records.record_batch import iterate_headers
 

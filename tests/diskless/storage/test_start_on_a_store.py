@@ -11,7 +11,7 @@ import pytest
 from demo.broker_process import DISKLESS, BrokerProcess
 from diskless.storage.store_rights import DELETE_PROBE
 from tests.support.brokers.live_broker import LiveBroker
-from tests.support.faulty_s3 import Fault, FaultyS3
+from tests.support.stores.faulty_s3 import Fault, FaultyS3
 from wal.errors import InvalidSettings, ObjectStoreRefused, ObjectStoreUnavailable
 
 TIMEOUT_S = 120

@@ -7,9 +7,9 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from tests.support.brokers.live_broker import LiveBroker
+from tests.support.clients.stock_clients import confluent_admin, confluent_consumer, create_topic
 from tests.support.questions.kafka_raw_client import RawClient
 from tests.support.questions.raw_transactions import RawProducer
-from tests.support.stock_clients import confluent_admin, confluent_consumer, create_topic
 
 PARTITIONS: Final = 4
 TOPIC: Final = "t"

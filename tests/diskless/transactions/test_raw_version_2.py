@@ -6,9 +6,9 @@ from typing import Final
 import pytest
 
 from tests.support.brokers.live_broker import LiveBroker
+from tests.support.clients.stock_clients import confluent_admin, create_topic
 from tests.support.questions.kafka_raw_client import RawClient
 from tests.support.questions.raw_transactions import RawProducer
-from tests.support.stock_clients import confluent_admin, create_topic
 
 TOPIC: Final = "t"
 PRODUCE: Final = 12

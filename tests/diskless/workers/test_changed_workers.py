@@ -9,9 +9,9 @@ from typing import Final
 import pytest
 
 from demo.broker_process import BrokerProcess
-from tests.support.batch_builder import Row, build_batch
+from tests.support.chunks.batch_builder import Row, build_batch
+from tests.support.clients.stock_clients import confluent_admin, create_topic
 from tests.support.questions.kafka_raw_client import RawClient
-from tests.support.stock_clients import confluent_admin, create_topic
 
 OUT_OF_ORDER_SEQUENCE: Final = 45
 CONNECTIONS: Final = 4

@@ -14,7 +14,7 @@ from confluent_kafka import Message, TopicPartition
 
 from demo.broker_process import BrokerProcess
 from tests.support.brokers.live_broker import until
-from tests.support.stock_clients import confluent_consumer, confluent_producer
+from tests.support.clients.stock_clients import confluent_consumer, confluent_producer
 
 pytestmark = pytest.mark.clients
 

@@ -23,8 +23,8 @@ from tests.support.brokers.killed_workers import (
     workers_of,
 )
 from tests.support.brokers.live_broker import until
+from tests.support.clients.stock_clients import confluent_consumer, confluent_producer
 from tests.support.questions.kafka_raw_client import frame
-from tests.support.stock_clients import confluent_consumer, confluent_producer
 
 SETTINGS: Final = {
     "broker.workers": "2",

@@ -11,9 +11,9 @@ import pytest
 from metadata.log.log_object import HEADER_BYTES
 from metadata.log.object_log import APPENDS_UNDER_WAY_MAX, ObjectMetadataLog
 from metadata.log.object_log_settings import ObjectLogSettings
-from tests.support.faulty_s3 import Fault, FaultyS3
 from tests.support.logs.log_bucket import LEASE_S, PREFIX, PRUNE_S, SETTINGS, Bucket, key_at, settle
 from tests.support.logs.log_contract import FIRST, NOW_MS, MetadataLogContract, lead, read_records
+from tests.support.stores.faulty_s3 import Fault, FaultyS3
 from tests.support.stores.stepped_store import Fate
 from wal import errors
 from wal.clock import ManualClock, SystemClock

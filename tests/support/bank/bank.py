@@ -51,7 +51,7 @@ from tests.support.bank.books import (
 from tests.support.bank.programs import BALANCES, CLIENT, TOPIC
 from tests.support.bank.readers import ConsumingReader, Reader, TableReader
 from tests.support.brokers.live_broker import until
-from tests.support.stock_clients import QUIET, TIMEOUT_S
+from tests.support.clients.stock_clients import QUIET, TIMEOUT_S
 
 REPOSITORY: Final = Path(__file__).resolve().parents[3]
 SEEN_WITHIN_S: Final = 60.0

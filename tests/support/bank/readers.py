@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from metadata.operations import PlanSegments
 from tests.support.bank.books import Balance, Leg
 from tests.support.bank.programs import CLIENT
-from tests.support.stock_clients import QUIET
+from tests.support.clients.stock_clients import QUIET
 from tiering.coordinator_client import CoordinatorClient
 from tiering.roll import roll
 from tiering.source.planning import Share

@@ -17,7 +17,7 @@ from diskless.loop.long_work import LongWork
 from diskless.replica.batch_reader import READ_BYTES_MIN, BatchReader, ReadRequest, ReadResult
 from diskless.replica.extent_source import ExtentSource
 from metadata.operations import Extent, SegmentExtent, WalExtent
-from tests.support.batch_builder import Row, build_batch
+from tests.support.chunks.batch_builder import Row, build_batch
 from wal.caches.block_files import BlockFiles
 from wal.caches.object_cache import ObjectCache, ObjectCacheSettings
 from wal.chunks.buffer import BufferPool, chain_of

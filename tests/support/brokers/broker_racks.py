@@ -17,9 +17,9 @@ from diskless.cli.metadata_sources import Range, read_bucket
 from metadata.records.control import NO_BROKER, LeaderChangeRecord
 from metadata.records.file_committed import FileCommittedRecord
 from metadata.records.records import MetadataRecord, decode_record
-from tests.support import stock_clients as clients
 from tests.support.brokers.broker_cluster import Cluster
 from tests.support.brokers.live_broker import until
+from tests.support.clients import stock_clients as clients
 from wal.coordinates import ObjectKey, TopicIdPartition
 
 TOPIC: Final = "t"

@@ -9,7 +9,7 @@ from typing import Final
 from confluent_kafka import Message, Producer, TopicPartition
 
 from demo.broker_process import BrokerProcess
-from tests.support.stock_clients import confluent_consumer
+from tests.support.clients.stock_clients import confluent_consumer
 
 TOPIC: Final = "flights"
 PARTITIONS: Final = 3

@@ -20,7 +20,7 @@ from metadata import operations as ops
 from metadata.clients.coordinator_client import Coordinator
 from metadata.log.log import MetadataLog
 from metadata.log.log_batch import encode_batch
-from tests.support.batch_builder import Row, build_batch
+from tests.support.chunks.batch_builder import Row, build_batch
 from tests.support.coordinators.coordinator_bench import MemoryMetadataLog
 from tests.support.transactions.held_numbers import HeldNumbers
 from wal.chunks.buffer import BufferPool, chain_of

@@ -1,5 +1,7 @@
 """The write path: batches made by hand, disks and uploads that fail.
 
+- `batch_builder`: A plain RecordBatch v2 writer, one record at a time, straight from the
+  format's description.
 - `failing_disk`: A disk that does what it is told to: fail, write half, run full.
 - `power_cut_disk`: A disk whose power is cut: what was not synced is there, partly there, or
   not.

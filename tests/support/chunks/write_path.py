@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from uuid import UUID
 
-from tests.support.batch_builder import seal
+from tests.support.chunks.batch_builder import seal
 from wal.chunks.buffer import BufferPool, chain_of
 from wal.chunks.chunk import ChunkIdentity, ChunkPaths, ChunkWriter, PendingBatch
 from wal.chunks.chunk_directory import ChunkDirectory

@@ -20,4 +20,6 @@
   thread of the test.
 - `steady_load`: A producer that goes on until it is told to stop, and the reading back of what
   it delivered.
+- `stock_clients`: confluent-kafka, kafka-python and aiokafka behind one face: send these records,
+  read them back.
 """

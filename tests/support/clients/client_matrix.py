@@ -17,8 +17,8 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as AioTopicPartition
 from confluent_kafka import TopicPartition
 
-from tests.support import stock_clients as clients
 from tests.support.brokers.live_broker import LiveBroker
+from tests.support.clients import stock_clients as clients
 from tests.support.clients.java_client import JavaKafka
 from tests.support.clients.kafkajs import KafkaJs, grouped
 from tests.support.clients.kcat import Kcat

@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.support.clients.jvm import KafkaTools
 from tests.support.clients.kafka_commands import check_quiet
-from tests.support.stock_clients import Record, Sending, StockClient, StoredRecord
+from tests.support.clients.stock_clients import Record, Sending, StockClient, StoredRecord
 
 
 def scenario(

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support import stock_clients as clients
+from tests.support.clients import stock_clients as clients
 from tests.support.groups.group_members import Member
 
 __all__ = ["KafkaJs", "KafkaJsError", "KafkaJsMember", "NodeProcess", "node_process"]

@@ -14,7 +14,7 @@ from typing import Final
 
 import pytest
 
-from tests.support import stock_clients as clients
+from tests.support.clients import stock_clients as clients
 
 __all__ = ["Kcat", "kcat_or_skip"]
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
-from tests.support import stock_clients as clients
+from tests.support.clients import stock_clients as clients
 
 PARTITIONS: Final = 3
 

@@ -42,7 +42,7 @@ from metadata.workers.note_keeper import NoteKeeper
 from metadata.workers.producer_expiry import ProducerExpiry
 from metadata.workers.retention import RetentionWorker
 from metadata.workers.snapshot_keeper import SnapshotKeeper, SnapshotSettings
-from tests.support.batch_builder import Row, build_batch
+from tests.support.chunks.batch_builder import Row, build_batch
 from tests.support.chunks.written_records import WrittenRecords
 from tests.support.coordinators.conformance_life import BrokerLife
 from tests.support.coordinators.contender import until

@@ -14,4 +14,8 @@
 - `groups_bench`: A broker's groups over a store in memory, on a clock and a loop that only move
   when told to.
 - `memory_group_store`: A GroupStore in two dictionaries.
+- `storm_ledger`: Who owned which partition when in a storm, and what each read: the rules that
+  must hold.
+- `storm_members`: Members of a group that join and leave in a storm, one class per client
+  library.
 """

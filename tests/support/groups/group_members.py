@@ -13,7 +13,12 @@ from aiokafka import AIOKafkaConsumer
 from confluent_kafka import Consumer, KafkaException, Producer
 
 from tests.support.brokers.live_broker import LiveBroker, until
-from tests.support.stock_clients import QUIET, TIMEOUT_S, KafkaConsumer, RebalanceInProgressError
+from tests.support.clients.stock_clients import (
+    QUIET,
+    TIMEOUT_S,
+    KafkaConsumer,
+    RebalanceInProgressError,
+)
 
 TIMES: Final = {"session_timeout_ms": 20_000, "heartbeat_interval_ms": 200}
 

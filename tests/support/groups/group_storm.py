@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, Producer
 
-from tests.support.stock_clients import QUIET, TIMEOUT_S
-from tests.support.storm_members import (
+from tests.support.clients.stock_clients import QUIET, TIMEOUT_S
+from tests.support.groups.storm_members import (
     StormMember,
 )
 

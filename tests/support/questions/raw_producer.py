@@ -9,7 +9,7 @@ import asyncio
 from datetime import timedelta
 from typing import Any, Final, Self
 
-from tests.support.batch_builder import Row, build_batch
+from tests.support.chunks.batch_builder import Row, build_batch
 from tests.support.questions.kafka_raw_client import RawClient
 
 CONCURRENT_TRANSACTIONS: Final = 51

@@ -4,7 +4,7 @@ import asyncio
 from datetime import timedelta
 from typing import Any, Final
 
-from tests.support.batch_builder import Row, build_batch
+from tests.support.chunks.batch_builder import Row, build_batch
 from tests.support.questions.kafka_raw_client import RawClient
 
 TRANSACTIONAL: Final = 0x10

@@ -4,7 +4,7 @@ import warnings
 from typing import Any
 
 with warnings.catch_warnings():
-    # As in tests/support/stock_clients.py.
+    # As in tests/support/clients/stock_clients.py.
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka.record.default_records import DefaultRecordBatchBuilder
 

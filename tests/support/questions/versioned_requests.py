@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
-from tests.support.stock_clients import TIMEOUT_S
+from tests.support.clients.stock_clients import TIMEOUT_S
 
 __all__ = ["PlainConnection", "kafka_python_versions"]
 
@@ -32,7 +32,7 @@ CLIENT_ID: Final = "versions"
 def _classes() -> dict[int, tuple[Any, Any]]:
     found: dict[int, dict[str, Any]] = {}
     with warnings.catch_warnings():
-        # As in tests/support/stock_clients.py.
+        # As in tests/support/clients/stock_clients.py.
         warnings.simplefilter("ignore", DeprecationWarning)
         for name in MODULES:
             for one in vars(importlib.import_module(f"kafka.protocol.{name}")).values():

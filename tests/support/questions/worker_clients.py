@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import Any
 
-from tests.support.batch_builder import Row, build_batch
+from tests.support.chunks.batch_builder import Row, build_batch
 from tests.support.questions.kafka_raw_client import RawClient, fetch_frame
 
 PRODUCE, FETCH, METADATA, CREATE_TOPICS, ALTER_QUOTAS = 0, 1, 3, 19, 49

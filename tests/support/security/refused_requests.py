@@ -28,7 +28,7 @@ from tests.support.security.refused_world import (
 )
 
 with warnings.catch_warnings():
-    # As in tests/support/stock_clients.py.
+    # As in tests/support/clients/stock_clients.py.
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka.record.default_records import DefaultRecordBatchBuilder
 

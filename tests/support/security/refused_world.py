@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
 
+from tests.support.clients.stock_clients import TIMEOUT_S
 from tests.support.questions.versioned_requests import PlainConnection
-from tests.support.stock_clients import TIMEOUT_S
 
 __all__ = ["ANY_RULE", "PASSWORD", "USERS", "Values", "World", "commit", "each", "named"]
 

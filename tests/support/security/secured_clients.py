@@ -33,7 +33,7 @@ from kafka.errors import KafkaError as PythonError
 from kafka.net.sasl.oauth import AbstractTokenProvider as PythonTokenProvider
 
 from tests.support.brokers.live_broker import until
-from tests.support.stock_clients import (
+from tests.support.clients.stock_clients import (
     QUIET,
     TIMEOUT_S,
     KafkaConsumer,

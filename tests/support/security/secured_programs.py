@@ -23,6 +23,7 @@ from tests.support.clients.java_client import scenario
 from tests.support.clients.jvm import JavaProcess, KafkaTools
 from tests.support.clients.kafkajs import KafkaJsError, NodeProcess
 from tests.support.clients.kcat import Kcat
+from tests.support.clients.stock_clients import TIMEOUT_S
 from tests.support.security.secured_clients import (
     OAUTHBEARER,
     Running,
@@ -30,7 +31,6 @@ from tests.support.security.secured_clients import (
     Way,
     librdkafka,
 )
-from tests.support.stock_clients import TIMEOUT_S
 
 __all__ = ["Java", "KafkaJs", "KcatProgram"]
 

@@ -2,6 +2,8 @@
 
 - `blocking_in_threads`: A blocking store behind the broker's interface, so that one suite tests
   both.
+- `faulty_s3`: A reverse proxy in front of an S3 server that does to requests what networks and S3
+  do to them.
 - `faulty_store`: An object store that fails on demand, around any real one, for brokers in the
   test's process.
 - `minio_keys`: Credentials of MinIO that end, and a loopback endpoint that hands them out.

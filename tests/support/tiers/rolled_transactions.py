@@ -42,7 +42,7 @@ from metadata.rules.segments import decide_commit_segments
 from metadata.state.queries import FileNames, find_batches, segment_plan
 from metadata.state.segment_queries import neighbours_within
 from metadata.state.speculative import SpeculativeView
-from tests.support.batch_builder import Row, build_batch
+from tests.support.chunks.batch_builder import Row, build_batch
 from tests.support.coordinators.applied_state import START_MS, AppliedState, applied_state
 from tests.tiering.tiering_samples import file_store, range_reader
 from tiering.merging.merge import merge

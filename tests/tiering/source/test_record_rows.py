@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metadata.sink_operations import SinkTopic
-from tests.support.batch_builder import kafka_murmur2
+from tests.support.chunks.batch_builder import kafka_murmur2
 from tests.support.profiles import examples
 from tiering.source.writing.content_digest import ContentSum, content_sum, digest_of
 from tiering.source.writing.record_rows import MadeBatch, make_batches, murmur2, record_table

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import Row, SparkSession
 
-from tests.support import stock_clients as clients
 from tests.support.brokers.live_broker import LiveBroker, until
+from tests.support.clients import stock_clients as clients
 from tests.support.tiers.compacted import compact_everything
 from tests.support.tiers.rolled import merge_everything, roll_everything
 from tiering.source import register

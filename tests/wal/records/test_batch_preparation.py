@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.batch_builder import Row, build_batch
+from tests.support.chunks.batch_builder import Row, build_batch
 from wal.coordinates import CREATE_TIME
 from wal.errors import CorruptBatch, InvalidTimestamp, KeysMissing, RecordTooLarge
 from wal.records import batch_preparation

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.batch_builder import Row, build_batch, seal
+from tests.support.chunks.batch_builder import Row, build_batch, seal
 from wal.coordinates import CREATE_TIME, LOG_APPEND_TIME, NO_TIMESTAMP
 from wal.errors import (
     BatchRejected,

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.batch_builder import kafka_python_gzip_decode, kafka_python_gzip_encode
+from tests.support.chunks.batch_builder import kafka_python_gzip_decode, kafka_python_gzip_encode
 from wal.errors import CorruptBatch, RecordTooLarge, UnsupportedCompression
 from wal.records.compression import (
     CODEC_NAMES,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.batch_builder import Row, build_batch
+from tests.support.chunks.batch_builder import Row, build_batch
 from wal.errors import RecordTooLarge
 from wal.records.compression import CODEC_NAMES, GZIP, LZ4, NONE, SNAPPY, ZSTD, inflate
 from wal.records.recompression import Compression, recompressed

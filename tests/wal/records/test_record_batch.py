@@ -10,7 +10,7 @@ from aiokafka.record.default_records import DefaultRecordBatch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.batch_builder import Row, build_batch, seal
+from tests.support.chunks.batch_builder import Row, build_batch, seal
 from wal.coordinates import CREATE_TIME, LOG_APPEND_TIME
 from wal.crc import crc32c, crc32c_of
 from wal.errors import CorruptBatch

@@ -13,7 +13,7 @@ from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBat
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.batch_builder import (
+from tests.support.chunks.batch_builder import (
     KafkaPythonBatch,
     KafkaPythonBatchBuilder,
     Row,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from tests.support.batch_builder import Row, blob, build_batch, record, seal, varint
+from tests.support.chunks.batch_builder import Row, blob, build_batch, record, seal, varint
 from tests.support.profiles import examples
 from wal.coordinates import CREATE_TIME, LOG_APPEND_TIME, NO_TIMESTAMP
 from wal.errors import CorruptBatch, DisklessError

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.support.batch_builder import blob, varint
+from tests.support.chunks.batch_builder import blob, varint
 from tests.support.profiles import examples
 from wal.records import varint_columns
 from wal.records.varint_columns import (

@@ -17,8 +17,8 @@ from botocore.endpoint_provider import RuleSet
 from botocore.loaders import JSONFileLoader
 from botocore.useragent import UserAgentString
 
-from tests.support.faulty_s3 import Fault, FaultyS3
 from tests.support.s3_servers import S3Server, on_every_server
+from tests.support.stores.faulty_s3 import Fault, FaultyS3
 from tests.support.stores.opened_s3 import CONTENT, FAST, KEY, LOADED_S, s3_store, task_s3_store
 from wal.clock import ManualClock, SystemClock
 from wal.coordinates import ObjectKey

@@ -14,17 +14,22 @@ from aiokafka.errors import KafkaConnectionError as AioKafkaConnectionError
 from aiokafka.errors import KafkaError as AioKafkaError
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from tests.support.stock_clients import QUIET, TIMEOUT_S, KafkaConsumer, PythonTopicPartition
+from tests.support.clients.stock_clients import (
+    QUIET,
+    TIMEOUT_S,
+    KafkaConsumer,
+    PythonTopicPartition,
+)
 
 with warnings.catch_warnings():
-    # As in tests/support/stock_clients.py.
+    # As in tests/support/clients/stock_clients.py.
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka import ConsumerRebalanceListener as PythonRebalanceListener
     from kafka.coordinator.assignors.range import RangePartitionAssignor as PythonRangeAssignor
     from kafka.errors import KafkaConnectionError as PythonConnectionError
     from kafka.errors import KafkaError as PythonKafkaError
     from kafka.structs import OffsetAndMetadata
-from tests.support.storm_ledger import SESSION_MS, Ledger
+from tests.support.groups.storm_ledger import SESSION_MS, Ledger
 
 HEARTBEAT_MS: Final = 300
 POLL_S: Final = 0.2
