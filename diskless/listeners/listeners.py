@@ -21,7 +21,6 @@ from diskless.addresses import bound_socket
 from diskless.listeners.endpoints import (
     EVERYWHERE,
     Endpoint,
-    format_endpoints,
     parse_endpoints,
     shown_address,
 )
@@ -222,8 +221,3 @@ def bind_listener(host: str, port: int) -> socket.socket:
         raise InvalidSettings(
             f"cannot listen on {shown_address(host, port)}: {error.strerror or error}"
         ) from error
-
-
-def advertised_of(listeners: Sequence[Listener]) -> str:
-    """Returns the addresses that clients are told, in the syntax of `advertised.listeners`."""
-    return format_endpoints(listener.advertised for listener in listeners)

@@ -229,11 +229,6 @@ class WorkerGroup:
         self.restarts = 0
         self._names: Final = SharedCounts(shared.names, HEAD_LANE)
 
-    @property
-    def pids(self) -> Sequence[int]:
-        """Of the workers that live, by number."""
-        return [self._lives[number].pid for number in sorted(self._lives)]
-
     async def start(self) -> None:
         """Returns when all of them serve. Raises StorageFailed."""
         async with asyncio.TaskGroup() as tasks:

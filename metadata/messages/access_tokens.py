@@ -58,4 +58,3 @@ LIST_ACCESS_TOKENS: Final[Operation[Sequence[str], ListedTokens | DisklessError]
 )
 
 TOKENS_BETWEEN_BROKERS: Final[Sequence[Operation[Any, Any]]] = (ALTER_ACCESS_TOKENS_HERE,)
-TOKENS_OF_COMMANDS: Final[Sequence[Operation[Any, Any]]] = (ALTER_ACCESS_TOKENS, LIST_ACCESS_TOKENS)

@@ -97,10 +97,6 @@ class StoredRecord(NamedTuple):
     position: int
     content: bytes
 
-    @property
-    def end_position(self) -> int:
-        return self.position + RECORD_HEADER.size + len(self.content)
-
 
 class LogFileStore:
     """One open store file. `size_bytes` is where the next record goes."""
