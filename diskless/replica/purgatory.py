@@ -135,10 +135,6 @@ class Purgatory(Generic[K]):
         for key in tuple(self._watchers):
             self.check_and_complete(key)
 
-    def force_complete_all(self, key: K) -> int:
-        """`key` is gone: complete every watcher, satisfied or not."""
-        return sum(op.force_complete() for op in tuple(self._watchers.get(key, ())))
-
     def expire_all(self) -> None:
         """Expire whatever still waits; for a clean stop."""
         # The timers and not the watchers: an operation that watches no key waits as well.

@@ -151,7 +151,6 @@ async def test_random_operations_complete_exactly_once_and_leave_nothing() -> No
         purgatory.check_and_complete(rng.randrange(20))
         if rng.random() < 0.1:
             rng.choice(operations).force_complete()
-    purgatory.force_complete_all(3)
     purgatory.expire_all()
     assert [operation.completions for operation in operations] == [1] * len(operations)
     assert purgatory.statistics().watched == 0

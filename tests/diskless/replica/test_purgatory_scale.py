@@ -27,12 +27,14 @@ class Wait(DelayedOperation):
 def test_a_change_asks_those_who_wait_for_it_and_none_of_the_others() -> None:
     loop: Any = ManualLoop(ManualClock())
     purgatory: Purgatory[int] = Purgatory("test", loop)
-    for number in range(OPERATIONS):
-        purgatory.try_complete_else_watch(Wait(), [number % KEYS], 60 + number % 600)
+    waits = [Wait() for _ in range(OPERATIONS)]
+    for number, wait in enumerate(waits):
+        purgatory.try_complete_else_watch(wait, [number % KEYS], 60 + number % 600)
     Wait.asked = 0
     assert purgatory.check_and_complete(3) == 0
     assert Wait.asked == OPERATIONS // KEYS
-    purgatory.force_complete_all(3)
+    for wait in waits[3::KEYS]:
+        wait.force_complete()
     assert purgatory.check_and_complete(3) == 0
     assert Wait.asked == OPERATIONS // KEYS
     assert purgatory.statistics().watched == OPERATIONS - OPERATIONS // KEYS
