@@ -250,7 +250,8 @@ class WriteLoop:
                 flushes, self._flushes = self._flushes, []
                 try:
                     await self._drain(thread, must_seal=bool(flushes) or self._is_closing)
-                    is_due = self._seal_at() <= self._clock.monotonic()
+                    # What came during the append counts as arrived, so it belongs into the chunk.
+                    is_due = not self._queue and self._seal_at() <= self._clock.monotonic()
                     if self._writer is not None and (flushes or self._is_closing or is_due):
                         await self._write(thread, [], seals=True)
                 except BaseException:

@@ -58,6 +58,7 @@ class Rig:
         self.gate = asyncio.Event()
         self.gate.set()
         self.appended: list[object] = []
+        self.after_append: Callable[[], None] = lambda: None
         self.arrivals = Arrivals()
         self.under_way = 0
         self.loop = WriteLoop(
@@ -90,6 +91,7 @@ class Rig:
 
     def _appended(self, batches: Sequence[PendingBatch]) -> None:
         self.appended += [batch.token for batch in batches]
+        self.after_append()
         self.changed.set()
 
     def batches(self, count: int, data: bytes = BATCH) -> list[PendingBatch]:
@@ -210,6 +212,26 @@ async def test_a_batch_is_sealed_as_it_comes_when_nothing_is_under_way(tmp_path:
             rig.loop.append_nowait(rig.batches(1))
             await rig.wait_sealed(number + 1)
     assert rig.sealed_tokens() == [[0], [1], [2]]
+
+
+async def test_what_arrives_during_the_last_append_is_in_the_chunk_that_it_lets_be_sealed(
+    tmp_path: Path,
+) -> None:
+    rig = Rig(tmp_path, settings=EARLY, clock=ManualClock())
+
+    def last_of_the_round() -> None:
+        rig.after_append = lambda: None
+        rig.loop.append_nowait(rig.batches(1))
+
+    async with running(rig):
+        rig.loop.append_nowait(rig.batches(1))
+        await rig.wait_sealed(1)
+        # The producers of four batches are answered, and awaited as long as the clock stands.
+        rig.loop.look_again(4, 1)
+        rig.after_append = last_of_the_round
+        rig.loop.append_nowait(rig.batches(3))
+        await rig.wait_sealed(2)
+    assert rig.sealed_tokens() == [[0], [1, 2, 3, 4]]
 
 
 async def test_what_arrives_while_chunks_are_under_way_is_sealed_when_one_is_answered(
