@@ -6,6 +6,7 @@
 - `power_cut_disk`: A disk whose power is cut: what was not synced is there, partly there, or
   not.
 - `uploader_rig`: An uploader on a directory of chunks and a store whose puts can wait or fail.
+- `write_loop_rig`: A write loop over real files: what it sealed, and how each batch ended.
 - `write_path`: What the tests of chunks, write loop and uploader share: small batches, and
   disks that fail.
 - `write_path_model`: The write path in virtual time: the real seal policy between modelled
