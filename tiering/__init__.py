@@ -4,11 +4,10 @@ The job:
 
 - `rounds`: the loop of every job: plan, write, commit; `jobs`: a folder: the driver of `diskless
   tier`
-- `spark_roller`: one Spark task per plan; `roll`: one segment: batches of WAL objects become one
+- `spark`: a folder: one Spark task per plan; `roll`: one segment: batches of WAL objects become one
   Parquet object; `wal_rows`: those batches as Arrow rows
 - `merging`: a folder: small neighbouring segments become one
 - `compaction`: a folder: of each key the newest record stays
-- `spark_python`: which Python tasks run in, and what they are sent
 - `coordinator_client`: the operations that a job, and a reader of tables, needs of a broker
 
 The Spark source: `source`.

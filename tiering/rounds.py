@@ -13,7 +13,7 @@ or whose outcome the coordinator refuses, is reported and left out for the rest 
 planned and the others go on. A topic that is deleted meanwhile takes its plans with it, which is no
 failure.
 
-This module knows nothing of Spark; tiering/spark_roller.py does, and starts it only when there is
+This module knows nothing of Spark; tiering/spark does, and starts it only when there is
 something to write.
 
 Failure cases: InvalidSettings when nobody names an object store; CommitFailed and

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tiering.spark_roller import SparkRoller
+from tiering.spark.roller import SparkRoller
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from metadata.rewrites import RewritePlan
 from tests.support.tiers.compacted import compacted
 from tiering.compaction.spark_compactor import SparkCompactor
 from tiering.rounds import Failed, Written
-from tiering.spark_roller import SparkRoller
+from tiering.spark.roller import SparkRoller
 from wal.coordinates import TopicIdPartition
 from wal.failpoint import ENVIRONMENT_VARIABLE
 

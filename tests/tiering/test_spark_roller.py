@@ -34,8 +34,10 @@ from tiering.jobs.rolls import roll_once
 from tiering.roll import Rolled, roll
 from tiering.rounds import Done, Failed, Work, Written
 from tiering.segment_columns import TIMESTAMP_MS_MAX, TIMESTAMP_MS_MIN
-from tiering.spark_python import package_zip
-from tiering.spark_roller import SparkRoller, in_halves, require_java
+from tiering.spark.drivers import require_java
+from tiering.spark.roller import SparkRoller
+from tiering.spark.task_python import package_zip
+from tiering.spark.tasks import in_halves
 from wal.errors import InvalidSettings
 from wal.failpoint import ENVIRONMENT_VARIABLE
 from wal.stores.blocking_store import BlockingStore
@@ -262,13 +264,17 @@ def test_a_plan_that_kills_every_task_is_found_by_halves(tmp_path: Path, poisone
     assert len(roller.jobs) <= 7
 
 
-def test_plans_of_a_spark_that_is_gone_fail(tmp_path: Path) -> None:
+def test_plans_of_a_spark_that_is_gone_fail_together(tmp_path: Path) -> None:
+    attempts: list[int] = []
+
     def attempt(plans: Sequence[SegmentPlan], done: Done) -> Sequence[Outcome]:
+        attempts.append(len(plans))
         raise ConnectionRefusedError("nobody listens")
 
-    plans = plans_for(tmp_path, 2)
-    reason = "its Spark task died: nobody listens"
-    assert in_halves(attempt, plans, ignore) == [Failed(plan, reason) for plan in plans]
+    plans = plans_for(tmp_path, 4)
+    results = in_halves(attempt, plans, ignore, lambda: False)
+    assert results == [Failed(plan, "its Spark task died: nobody listens") for plan in plans]
+    assert attempts == [4], "a Spark that is gone is asked again"
 
 
 def test_a_task_can_import_what_it_needs_from_the_zip_alone(tmp_path: Path) -> None:
@@ -277,8 +283,8 @@ def test_a_task_can_import_what_it_needs_from_the_zip_alone(tmp_path: Path) -> N
     script = (
         "import sys; sys.path = [p for p in sys.path if p.endswith(('python3.11', 'dynload',"
         " 'site-packages', '.zip'))]; sys.meta_path = [f for f in sys.meta_path if 'editable' not"
-        f" in repr(f)]; sys.path.insert(0, {str(archive)!r}); import tiering.spark_roller, wal;"
-        " print(tiering.spark_roller.__file__, wal.__file__)"
+        f" in repr(f)]; sys.path.insert(0, {str(archive)!r}); import tiering.spark.roller, wal;"
+        " print(tiering.spark.roller.__file__, wal.__file__)"
     )
     imported = subprocess.run(
         [sys.executable, "-c", script], check=True, capture_output=True, text=True, cwd=tmp_path
@@ -310,29 +316,6 @@ def test_a_missing_java_is_named_too(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(InvalidSettings, match="none was found"):
         require_java()
-
-
-@pytest.mark.parametrize(
-    ("master", "settings", "environment"),
-    [
-        ("sc://spark:15002", {}, {}),
-        (None, {"spark.remote": "sc://spark:15002"}, {}),
-        ("local[2]", {}, {"SPARK_REMOTE": "sc://spark:15002"}),
-    ],
-)
-def test_spark_connect_is_refused_by_name(
-    monkeypatch: pytest.MonkeyPatch,
-    master: str | None,
-    settings: dict[str, str],
-    environment: dict[str, str],
-) -> None:
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    with (
-        SparkRoller(master, spark_settings=settings) as roller,
-        pytest.raises(InvalidSettings, match=r"Spark Connect \(sc://spark:15002\)"),
-    ):
-        roller.session  # noqa: B018
 
 
 @pytest.mark.spark

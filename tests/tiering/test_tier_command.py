@@ -65,7 +65,7 @@ class PlainWorker:
 def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PlainWorker:
     worker = PlainWorker(tmp_path)
     monkeypatch.setattr(
-        command, "_worker_class", lambda: lambda master, spark_settings, registry: worker
+        command, "_worker_class", lambda: lambda master, remote, spark_settings, registry: worker
     )
     return worker
 

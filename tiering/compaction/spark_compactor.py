@@ -38,7 +38,9 @@ from tiering.compaction.losses import KEY_ROWS, LOSSES, Loss, losses_of, offsets
 from tiering.compaction.outputs import outputs_of
 from tiering.compaction.rewriting import OutputTask, rewrite, task_of
 from tiering.rounds import Done, Failed, Work, Written, describe
-from tiering.spark_roller import SparkRoller, arm_in_task, in_halves
+from tiering.spark.drivers import Driver
+from tiering.spark.roller import SparkRoller
+from tiering.spark.tasks import ROW_SCHEMA, ROWS, arm_in_task, in_halves, numbered, one_task_each
 from wal import failpoint
 from wal.clock import SystemClock
 from wal.errors import DisklessError
@@ -52,7 +54,6 @@ TASKS_MAX: Final = 2_000
 ROWS_PER_BATCH: Final = 50_000
 """Rows that Spark hands to Python at once."""
 
-_TASKS: Final = "number int, data binary"
 _FAILED: Final = -1
 _READ: Final = -2
 """In place of a segment: the row says why its plan fails, or how many bytes a task has read."""
@@ -60,7 +61,6 @@ _KEYS: Final = (
     "plan int, segment int, offset long, key binary, is_new_tombstone boolean, is_expired boolean"
 )
 _LOSSES: Final = "plan int, segment int, removed long, marked long, offsets binary"
-_RESULTS: Final = pa.schema([("number", pa.int32()), ("data", pa.binary())])
 
 Outcome = Written[RewritePlan, Rewrite] | Failed[RewritePlan]
 
@@ -85,22 +85,22 @@ class SparkCompactor:
         self, plans: Sequence[RewritePlan], object_store_url: str, done: Done
     ) -> Sequence[Outcome]:
         """See `tiering.rounds.Write`."""
-        return in_halves(partial(self._together, object_store_url), plans, done)
+        together = partial(self._together, object_store_url)
+        return in_halves(together, plans, done, lambda: self._roller.is_alive)
 
     def _together(self, url: str, plans: Sequence[RewritePlan], done: Done) -> Sequence[Outcome]:
-        with _settings(self._roller.session), warnings.catch_warnings():
+        driver = self._roller.driver
+        with _settings(driver), warnings.catch_warnings():
             # PySpark asks for Pandas on the way to Arrow; we use none.
             warnings.filterwarnings("ignore", message="PySpark does not yet fully support")
-            outcomes = self._compact(self._roller.session, plans, url)
+            outcomes = self._compact(driver, plans, url)
         done(len(plans))
         return outcomes
 
-    def _compact(
-        self, session: SparkSession, plans: Sequence[RewritePlan], url: str
-    ) -> Sequence[Outcome]:
+    def _compact(self, driver: Driver, plans: Sequence[RewritePlan], url: str) -> Sequence[Outcome]:
         started = SystemClock().monotonic()
         failpoints = os.environ.get(failpoint.ENVIRONMENT_VARIABLE, "")
-        losses = self._losses(session, plans, url, failpoints).persist()
+        losses = self._losses(driver, plans, url, failpoints).persist()
         try:
             found = _numbers(losses)
             tasks: list[OutputTask] = []
@@ -114,6 +114,7 @@ class SparkCompactor:
                     places += [(number, segment, len(tasks)) for segment in segments]
                     tasks.append(task_of(plan, output))
                     owners.append(number)
+            session = driver.session
             written = _written(session, losses, tasks, places, url, failpoints) if tasks else {}
         finally:
             losses.unpersist()
@@ -136,7 +137,7 @@ class SparkCompactor:
         return results
 
     def _losses(
-        self, session: SparkSession, plans: Sequence[RewritePlan], url: str, failpoints: str
+        self, driver: Driver, plans: Sequence[RewritePlan], url: str, failpoints: str
     ) -> DataFrame:
         """Rows of LOSSES, and those that tell of failures and of what was read."""
         inputs = [
@@ -145,10 +146,10 @@ class SparkCompactor:
             for at, segment in enumerate(plan.inputs)
         ]
         size = sum(one.plan.inputs[0].object_bytes for one in inputs)
-        tasks = min(
-            max(size // BYTES_PER_TASK + 1, session.sparkContext.defaultParallelism), TASKS_MAX
+        tasks = min(max(size // BYTES_PER_TASK + 1, driver.parallelism), TASKS_MAX)
+        keys = one_task_each(driver.session, inputs).mapInArrow(
+            partial(_read_keys, url, failpoints), _KEYS
         )
-        keys = _frame(session, inputs).mapInArrow(partial(_read_keys, url, failpoints), _KEYS)
         mask = F.lit((1 << self._hash_bits) - 1 if self._hash_bits < HASH_BITS else -1)
         chosen = F.xxhash64("key").bitwiseAND(mask)
         return keys.repartition(tasks, "plan", chosen).mapInArrow(_find_losses, _LOSSES)
@@ -192,32 +193,25 @@ def _written(
 ) -> Mapping[int, tuple[RewrittenSegment | str, int]]:
     """Runs the second step: each output, or why it failed, and the bytes that it read."""
     nothing = F.lit(None).cast("binary")
-    outputs = _frame(session, tasks).withColumn("offsets", nothing)
+    outputs = numbered(session, tasks).withColumn("offsets", nothing)
     chosen = session.createDataFrame(list(places), "plan int, segment int, number int")
     gone = losses.join(F.broadcast(chosen), ["plan", "segment"]).select(
         "number", nothing.alias("data"), "offsets"
     )
     parts = outputs.unionByName(gone).repartition(min(len(tasks), TASKS_MAX), "number")
-    rows = parts.mapInArrow(partial(_rewrite_outputs, url, failpoints), _TASKS).collect()
+    rows = parts.mapInArrow(partial(_rewrite_outputs, url, failpoints), ROWS).collect()
     return {row["number"]: pickle.loads(bytes(row["data"])) for row in rows}
 
 
-def _frame(session: SparkSession, items: Sequence[object]) -> DataFrame:
-    """Numbered items, each pickled in a task of its own."""
-    rows = [(number, pickle.dumps(item)) for number, item in enumerate(items)]
-    return session.createDataFrame(
-        session.sparkContext.parallelize(rows, numSlices=len(rows)), _TASKS
-    )
-
-
 @contextmanager
-def _settings(session: SparkSession) -> Iterator[None]:
+def _settings(driver: Driver) -> Iterator[None]:
     """Large batches, and as many tasks as are asked for; as it was afterwards."""
     wanted = {
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(ROWS_PER_BATCH),
         "spark.sql.adaptive.enabled": "false",
-        "spark.sql.shuffle.partitions": str(session.sparkContext.defaultParallelism),
+        "spark.sql.shuffle.partitions": str(driver.parallelism),
     }
+    session = driver.session
     before = {name: session.conf.get(name) or "" for name in wanted}
     for name, value in wanted.items():
         session.conf.set(name, value)
@@ -306,4 +300,4 @@ def _rewrite_outputs(
             except DisklessError as error:
                 outcome = describe(error)
             data = pickle.dumps((outcome, store.get_bytes))
-        yield pa.RecordBatch.from_pylist([{"number": number, "data": data}], schema=_RESULTS)
+        yield pa.RecordBatch.from_pylist([{"number": number, "data": data}], schema=ROW_SCHEMA)

@@ -50,6 +50,7 @@ def tier(
     bootstrap: str,
     security: ClientSecurity = PLAINTEXT,
     master: str | None = None,
+    remote: str | None = None,
     spark_settings: Mapping[str, str] | None = None,
     once: bool = True,
     asked: PlanSegments = WHATEVER_IS_DUE,
@@ -64,6 +65,7 @@ def tier(
     """Roll what is due, merge, compact; without `once`, again and again until `stop`.
 
     `master` and `spark_settings` win over what Spark is told otherwise, which wins over ours.
+    `remote` is a Spark Connect server, in place of a master.
     Returns the exit status. Raises InvalidSettings and Rejected, and with `once` what `run_job`
     raises when no broker answers; without it the next pass tries again.
     """
@@ -100,7 +102,9 @@ def tier(
         rng=random.SystemRandom(),
         sleep=sleep,
     )
-    new_worker = partial(_worker_class(), spark_settings=spark_settings, registry=registry)
+    new_worker = partial(
+        _worker_class(), remote=remote, spark_settings=spark_settings, registry=registry
+    )
     said = partial(print_line, console, "ending behind the commit under way; once more: at once")
     with new_worker(master) as worker, passes as tables, signals_ask(stop, said):
         if once:

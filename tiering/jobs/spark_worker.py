@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Self
 
 from tiering.compaction.spark_compactor import SparkCompactor
-from tiering.spark_roller import SparkRoller
+from tiering.spark.roller import SparkRoller
 from tiering.types.registry import RegistrySettings
 
 
@@ -18,10 +18,13 @@ class SparkWorker:
         self,
         master: str | None,
         *,
+        remote: str | None,
         spark_settings: Mapping[str, str] | None,
         registry: RegistrySettings | None,
     ) -> None:
-        self._spark = SparkRoller(master, spark_settings=spark_settings, registry=registry)
+        self._spark = SparkRoller(
+            master, remote=remote, spark_settings=spark_settings, registry=registry
+        )
         self.roll = self._spark.roll
         self.merge = self._spark.merge
         self.compact = SparkCompactor(self._spark).compact

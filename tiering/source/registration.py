@@ -11,25 +11,15 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from pyspark.errors import PySparkAttributeError
 from pyspark.sql import SparkSession
 
 from tiering.source.data_source import DisklessDataSource
-from tiering.spark_python import choose_python, is_local, package_zip
+from tiering.spark.task_python import prepare_tasks
 
 
 def register(spark: SparkSession) -> None:
     """Register the format; again in the same session changes nothing."""
-    try:
-        context = spark.sparkContext
-    except PySparkAttributeError:
-        # A Connect session has none. The server keeps what it is sent for this session.
-        spark.addArtifacts(str(package_zip(_directory())), pyfile=True)
-    else:
-        choose_python(context)
-        if not is_local(context.master):
-            # Executors fetch it from here whenever one starts.
-            context.addPyFile(str(package_zip(_directory())))
+    prepare_tasks(spark, _directory)
     spark.dataSource.register(DisklessDataSource)
 
 

@@ -50,6 +50,11 @@ def add_tier(commands: Commands) -> None:
         "--master",
         help="Spark master; default: what spark-submit or spark-defaults.conf say, else local[*]",
     )
+    tier.add_argument(
+        "--remote",
+        metavar="sc://HOST:PORT",
+        help="a Spark Connect server to run on, instead of a master; default: $SPARK_REMOTE",
+    )
     add_pairs(tier, "--conf", "one of Spark's settings")
     tier.add_argument(
         "--interval",
@@ -103,6 +108,7 @@ def _tier(options: argparse.Namespace) -> int:
             bootstrap=options.bootstrap,
             security=client_security(options),
             master=options.master,
+            remote=options.remote,
             spark_settings=key_values(options.conf),
             once=options.once,
             asked=PlanSegments(

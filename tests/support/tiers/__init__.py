@@ -12,6 +12,8 @@
   pieces, merged, and read.
 - `spark_cluster`: A Spark cluster of processes, for tests: a master, a worker, and a Python
   without this project.
+- `spark_connect_server`: A Spark Connect server in a process of its own, for tests: tasks have
+  nothing of this project.
 - `spark_kafka`: Spark's Kafka source and sink, driven by tests: the side of the tests.
 - `spark_kafka_session`: A Spark session with Spark's Kafka source and sink, in a process of its
   own: the child.

@@ -22,7 +22,7 @@ from tests.support.tiers.flights import PARTITIONS, TOPIC, produce_flights
 from tests.support.tiers.rolled import roll_everything
 from tests.support.transactions.committed_values import CommittedValues
 from tiering.source import register
-from tiering.spark_roller import SparkRoller
+from tiering.spark.roller import SparkRoller
 
 DEADLINE_S = 600
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -187,7 +187,7 @@ def test_the_example_of_the_page_runs(
 QUERY = """
 import sys
 from tiering.source import register
-from tiering.spark_roller import SparkRoller
+from tiering.spark.roller import SparkRoller
 
 bootstrap, topic, copied, checkpoint = sys.argv[1:]
 with SparkRoller("local[2]") as roller:

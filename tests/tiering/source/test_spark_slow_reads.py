@@ -22,7 +22,7 @@ from tests.support.clients import stock_clients as clients
 from tests.support.tiers.compacted import compact_everything
 from tests.support.tiers.rolled import merge_everything, roll_everything
 from tiering.source import register
-from tiering.spark_roller import SparkRoller
+from tiering.spark.roller import SparkRoller
 
 pytestmark = [pytest.mark.spark, pytest.mark.exhaustive]
 

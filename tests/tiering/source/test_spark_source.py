@@ -26,7 +26,7 @@ from tests.support.tiers.flights import (
 from tests.support.tiers.rolled import roll_everything
 from tiering.coordinator_client import CoordinatorClient
 from tiering.source import DisklessDataSource, register
-from tiering.spark_roller import SparkRoller
+from tiering.spark.roller import SparkRoller
 from wal.coordinates import TopicIdPartition
 from wal.errors import InvalidSettings
 

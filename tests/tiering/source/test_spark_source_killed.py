@@ -22,7 +22,7 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 QUERY = """
 import sys
 from tiering.source import register
-from tiering.spark_roller import SparkRoller
+from tiering.spark.roller import SparkRoller
 
 bootstrap, topic, directory, available = sys.argv[1:]
 with SparkRoller("local[2]") as roller:

@@ -39,7 +39,7 @@ from tests.support.tiers.table_engines import catalogue_url
 from tests.support.tiers.topic_table import roll_typed
 from tiering.coordinator_client import CoordinatorClient
 from tiering.jobs.rolls import roll_once
-from tiering.spark_roller import SparkRoller
+from tiering.spark.roller import SparkRoller
 from tiering.tables.passes import TablePasses
 from wal.clock import SystemClock
 
