@@ -145,19 +145,20 @@ class Acceptor:
             client.close()
             return
         admission = Admission(self._limits, host, self._clock.monotonic(), self._name)
-        task = self._tasks.create_task(self._connect(client, host, self._make(admission)))
+        task = self._tasks.create_task(self._connect(client, admission, self._make(admission)))
         self._connecting.add(task)
         # A task that is cancelled before its first step runs nothing of itself.
         task.add_done_callback(functools.partial(self._connected, client, admission))
 
     async def _connect(
-        self, client: socket.socket, host: str, protocol: asyncio.BufferedProtocol
+        self, client: socket.socket, admission: Admission, protocol: asyncio.BufferedProtocol
     ) -> None:
+        host = admission.host
         try:
             if self._tls is None:
                 await self._loop.connect_accepted_socket(lambda: protocol, client)
             else:
-                await self._tls.connect(client, host, protocol)
+                await self._tls.connect(client, host, protocol, lambda: admission.must_log_in)
                 self._handshaken(COMPLETE)
         except Refused as refusal:
             self._handshaken(refusal.result)

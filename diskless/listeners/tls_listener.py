@@ -52,11 +52,18 @@ class TlsListener:
     """Closes the socket behind what was sent last; see `Lingering.close`."""
 
     async def connect(
-        self, client: socket.socket, address: str, protocol: asyncio.BufferedProtocol
+        self,
+        client: socket.socket,
+        address: str,
+        protocol: asyncio.BufferedProtocol,
+        must_log_in: Callable[[], bool],
     ) -> None:
-        """Returns when `protocol` has its transport. Raises Refused, OSError."""
+        """Returns when `protocol` has its transport. Raises Refused, OSError.
+
+        `must_log_in` tells whether it is unknown who the client is; see `TlsStream`.
+        """
         async with self.handshakes.turn(address):
-            stream = TlsStream(self.keys.server, protocol, self.scratch, self.close)
+            stream = TlsStream(self.keys.server, protocol, self.scratch, self.close, must_log_in)
             loop = asyncio.get_running_loop()
             await loop.connect_accepted_socket(lambda: stream, client)
             try:

@@ -14,6 +14,8 @@ in what a client is told:
   nobody reads are held once, as they were given, and not as a second copy.
 - Received bytes come through one buffer for all connections, since they are decrypted at once; and
   a client that is not read from is not read from on its socket either.
+- Of a client that nobody knows yet little is kept: UNKNOWN_BYTES are received at once, and a first
+  message that says it is longer than HELLO_BYTES_MAX is refused before OpenSSL makes room for it.
 - A client that is refused is sent the alert that says why, before its connection is closed.
 
 Invariants: the protocol is told of its transport once, in `begin`, and of its loss once, after
@@ -35,6 +37,15 @@ from diskless.ports import Buffer
 
 SCRATCH_BYTES: Final = 128 << 10
 """What is received at once; TLS keeps room for as much as it was ever handed."""
+UNKNOWN_BYTES: Final = 16 << 10
+"""The same during the handshake, and until the client has logged in where it has to."""
+HELLO_BYTES_MAX: Final = 32 << 10
+"""Of a ClientHello, which has 2 KiB at most in practice. OpenSSL takes 128 KiB, for which it makes
+room when it has read the length; a broker in Java takes 32 (`jdk.tls.maxHandshakeMessageSize`)."""
+_HELLO_HEAD_BYTES: Final = 9
+"""The header of the first record, and of the message in it, which ends with its length."""
+_MESSAGE_HEAD_BYTES: Final = 4
+_HANDSHAKE_RECORD: Final = 22
 _RECORDS_BYTES: Final = 64 << 10
 """What is encrypted at once."""
 _SENDING_BYTES_MAX: Final = 128 << 10
@@ -59,10 +70,15 @@ class Scratch:
 
     def __init__(self) -> None:
         self.view: Final = memoryview(bytearray(SCRATCH_BYTES))
+        self.little: Final = self.view[:UNKNOWN_BYTES]
 
 
 def _close(transport: asyncio.Transport) -> None:
     transport.close()
+
+
+def _nobody_must() -> bool:
+    return False
 
 
 class TlsStream(asyncio.BufferedProtocol, asyncio.Transport):
@@ -74,12 +90,18 @@ class TlsStream(asyncio.BufferedProtocol, asyncio.Transport):
         protocol: asyncio.BufferedProtocol,
         scratch: Scratch,
         close: Callable[[asyncio.Transport], None] = _close,
+        must_log_in: Callable[[], bool] = _nobody_must,
     ) -> None:
-        """`close` closes the socket's transport when the last that was written was sent."""
+        """`close` closes the socket's transport when the last that was written was sent.
+
+        As long as `must_log_in`, nobody knows who the client is.
+        """
         super().__init__()
         self._close = close
+        self._must_log_in = must_log_in
         self._protocol = protocol
-        self._scratch = scratch.view
+        self._scratch = scratch
+        self._hello_head = b""
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
@@ -120,12 +142,17 @@ class TlsStream(asyncio.BufferedProtocol, asyncio.Transport):
         self._socket.set_write_buffer_limits(high=0)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._scratch
+        is_known = self._state is _State.OPEN and not self._must_log_in()
+        return self._scratch.view if is_known else self._scratch.little
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._state in (_State.CLOSING, _State.CLOSED):
             return
-        self._incoming.write(self._scratch[:nbytes])
+        received = self._scratch.view[:nbytes]
+        if len(self._hello_head) < _HELLO_HEAD_BYTES and self._is_too_long(received):
+            self._fail(ssl.SSLError("a ClientHello that is too long"))
+            return
+        self._incoming.write(received)
         if self._state is _State.HANDSHAKE:
             self._shake_hands()
         elif self._state is _State.OPEN:
@@ -219,6 +246,18 @@ class TlsStream(asyncio.BufferedProtocol, asyncio.Transport):
             self._socket.abort()
 
     # --- TLS
+
+    def _is_too_long(self, received: memoryview) -> bool:
+        """Whether the first message is, as far as its header is there.
+
+        One that is cut into records before its length is, as nobody sends it, counts as too long.
+        """
+        self._hello_head += bytes(received[: _HELLO_HEAD_BYTES - len(self._hello_head)])
+        head = self._hello_head
+        if len(head) < _HELLO_HEAD_BYTES or head[0] != _HANDSHAKE_RECORD:
+            return False
+        record_bytes, message_bytes = int.from_bytes(head[3:5]), int.from_bytes(head[6:9])
+        return record_bytes < _MESSAGE_HEAD_BYTES or message_bytes > HELLO_BYTES_MAX
 
     def _shake_hands(self) -> None:
         try:

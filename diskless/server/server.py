@@ -197,6 +197,7 @@ class KafkaServer:
             others=other_connections,
             processes=processes,
             token_max=max((rules.receive_max_bytes for rules in logins.values()), default=0),
+            has_tls=any(one.tls is not None for one in listeners if one.name in logins),
         )
         self._ids = itertools.count(first_connection)
         self._ended = ended

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from diskless.listeners.lingering import Lingering
-from diskless.listeners.tls_stream import Scratch, TlsStream
+from diskless.listeners.tls_stream import HELLO_BYTES_MAX, UNKNOWN_BYTES, Scratch, TlsStream
 from diskless.server.unread import unacknowledged_bytes
 from tests.support.brokers.server_tests import on_both_loops
 from tests.support.loops.until import until
@@ -202,7 +202,7 @@ async def test_bytes_that_are_no_tls_end_the_connection(
     server: ssl.SSLContext, certificates: Certificates
 ) -> None:
     async with streams(server, certificates) as (upper, _, _):
-        upper.stream._scratch[:9] = b"plaintext"
+        upper.stream.get_buffer(-1)[:9] = b"plaintext"
         upper.stream.buffer_updated(9)
         await upper.lost
         assert upper.told == ["made", "lost"]
@@ -242,3 +242,38 @@ async def test_who_has_more_on_its_way_reads_the_last_answer_and_that_it_was_the
         assert await talking == (b"the last answer", b"")
         await upper.lost
         await until(lambda: not len(lingering))
+
+
+def hello_of(size_bytes: int, first_record_bytes: int) -> bytes:
+    """The beginning of a ClientHello that says how long it is."""
+    message = b"\x01" + size_bytes.to_bytes(3) + b"\x03\x03" + bytes(100)
+    first, rest = message[:first_record_bytes], message[first_record_bytes:]
+    return b"".join(b"\x16\x03\x01" + len(one).to_bytes(2) + one for one in (first, rest))
+
+
+@pytest.mark.parametrize("piece", [1, 1_000])
+@pytest.mark.parametrize(
+    ("size_bytes", "first_record_bytes", "is_refused"),
+    [(HELLO_BYTES_MAX, 50, False), (HELLO_BYTES_MAX + 1, 50, True), (HELLO_BYTES_MAX, 2, True)],
+)
+async def test_no_room_is_made_for_a_first_message_that_says_it_is_long(
+    server: ssl.SSLContext, size_bytes: int, first_record_bytes: int, is_refused: bool, piece: int
+) -> None:
+    stream = TlsStream(server, Upper(), Scratch())
+    sent = hello_of(size_bytes, first_record_bytes)
+    for start in range(0, len(sent), piece):
+        part = sent[start : start + piece]
+        stream.get_buffer(-1)[: len(part)] = part
+        stream.buffer_updated(len(part))
+    assert stream.secured.done() == is_refused
+    if is_refused:
+        assert "ClientHello" in str(stream.secured.exception())
+
+
+async def test_little_is_received_at_once_while_it_is_unknown_who_the_client_is(
+    server: ssl.SSLContext, certificates: Certificates
+) -> None:
+    async with streams(server, certificates) as (upper, _, _):
+        stream = TlsStream(server, upper, Scratch())
+        assert len(stream.get_buffer(-1)) == UNKNOWN_BYTES, "it shakes hands"
+        assert len(upper.stream.get_buffer(-1)) > UNKNOWN_BYTES

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
@@ -16,6 +17,7 @@ from diskless.fetch.fetch_sessions import FetchSessions
 from diskless.groups.group_router import GroupRouter
 from diskless.groups.offsets import TopicsWith
 from diskless.groups.settings import GroupSettings
+from diskless.listeners.listeners import Listener
 from diskless.ports import (
     ActiveProducer,
     BrokerConfigEntry,
@@ -24,6 +26,7 @@ from diskless.ports import (
 )
 from diskless.quotas.quota_settings import QuotaSettings
 from diskless.quotas.quotas import QuotaEnforcer
+from diskless.sasl.login import LoginRules
 from diskless.server.registry import ApiRegistry
 from diskless.server.server import KafkaServer
 from diskless.server.server_settings import ServerSettings
@@ -319,12 +322,15 @@ async def running_broker(
     acls: FakeAcls | None = None,
     audit: Audit | None = None,
     processor_time: Callable[[], float] = time.thread_time,
+    listener: Listener | None = None,
+    logins: Mapping[str, LoginRules] = MappingProxyType({}),
     **settings: Any,
 ) -> AsyncIterator[Broker]:
     """A broker on a free port; `settings` are fields of ServerSettings, `configs` it shows.
 
     `coordinated` are its consumer groups; without them it sends their members elsewhere. With
     `acls`, or an authorizer, it serves the APIs for rules, which without one are disabled.
+    Without a `listener` it has a plain one; `logins` are the rules of those where one must log in.
     """
     topics = FakeTopics()
     stored = FakeStored()
@@ -369,13 +375,14 @@ async def running_broker(
     pool = BufferPool(64 << 20)
     metrics = FakeMetrics()
     server = KafkaServer(
-        [plain_listener()],
+        [listener or plain_listener()],
         apis=registry,
         settings=ServerSettings(**{"stop_timeout_ms": 2_000, **settings}),
         pool=pool,
         clock=clock,
         metrics=metrics,
         limits=enforcer,
+        logins=logins,
         processor_time=processor_time,
     )
     async with numbers, server:
