@@ -72,6 +72,26 @@ def test_however_many_are_read_together_they_are_the_same(
     assert together.errors.equals(alone.errors)
 
 
+@pytest.mark.parametrize("keys", [(b"\xff", b"b"), (b"a", b"\xff"), (b"\xff", b"\xfe")])
+@pytest.mark.parametrize("is_within", [False, True])
+def test_a_key_that_is_no_text_fails_its_record_alone(
+    keys: tuple[bytes, bytes], is_within: bool
+) -> None:
+    map_of_int: dict[str, Any] = {"type": "map", "values": "int"}
+    schema = {"type": "array", "items": map_of_int} if is_within else map_of_int
+
+    def row(*keys: bytes) -> bytes:
+        entries = b"".join(zigzag(len(key)) + key + zigzag(1) for key in keys)
+        found = zigzag(len(keys)) + entries + zigzag(0)
+        return zigzag(1) + found + zigzag(0) if is_within else found
+
+    values = [row(b"a", b"b"), row(*keys), row(b"c")] * MANY
+    with patch.object(AvroType, "is_plain", False):
+        found = decoded(schema, values)
+    assert found.errors.is_null().to_pylist() == [True, False, True] * MANY
+    assert found.data.null_count == MANY
+
+
 BLOCK = zigzag(-2) + zigzag(2)
 UNIT = {"type": "record", "name": "U", "fields": []}
 SEVERAL = ["int", "null", {"type": "enum", "name": "E", "symbols": ["A", "B"]}, UNIT]

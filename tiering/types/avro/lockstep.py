@@ -319,14 +319,18 @@ class _Lockstep:
             owners.append(open_)
             left[open_] -= 1
         owner = np.concatenate(owners)
+        elements = pa.concat_arrays(parts)
+        # A value that is not whole has no elements: a key of a map that is no text is null here.
+        is_whole = ~self.is_bad[rows[owner]]
+        if not is_whole.all():
+            owner, elements = owner[is_whole], elements.filter(pa.array(is_whole))
         counts = np.bincount(owner, minlength=len(rows))
         if type_.name == "array" and not inner.has_column:
             return pa.array(counts)
         # Those of one list are in their order already.
         order = np.argsort(owner, kind="stable")
         offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
-        elements = pa.concat_arrays(parts).take(pa.array(order))
-        return pa.ListArray.from_arrays(pa.array(offsets), elements)
+        return pa.ListArray.from_arrays(pa.array(offsets), elements.take(pa.array(order)))
 
     def _element(self, type_: AvroType, element: pa.DataType, rows: Ints) -> pa.Array:
         inner = type_.fields[0].type
