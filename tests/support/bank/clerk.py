@@ -32,7 +32,6 @@ from tests.support.bank.programs import (
     Wishes,
     call,
     gives_up_after,
-    quiet,
     say,
 )
 
@@ -58,7 +57,7 @@ class Orders(NamedTuple):
 
 class Clerk:
     def __init__(self, orders: Orders) -> None:
-        client = {**CLIENT, "bootstrap.servers": orders.bootstrap, "logger": quiet()}
+        client = {**CLIENT, "bootstrap.servers": orders.bootstrap}
         self._client = client
         self._gather_s = orders.gather_s
         self._balances: dict[int, dict[int, int]] = {}

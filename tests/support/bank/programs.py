@@ -6,7 +6,6 @@ was written before a program is killed can still be read, so nothing that it sai
 """
 
 import json
-import logging
 import os
 import queue
 import sys
@@ -26,6 +25,9 @@ PATIENCE_S: Final = 240.0
 """How long a program tries again before it gives up."""
 
 CLIENT: Final[dict[str, Any]] = {
+    # It reports every connection that a dying broker closes. A logger would be called in the middle
+    # of a call that a fatal error ends, and the call would end with a SystemError instead.
+    "log_level": 0,
     "reconnect.backoff.ms": 50,
     "reconnect.backoff.max.ms": 500,
     "retry.backoff.ms": 50,
@@ -42,14 +44,6 @@ class Fenced(Exception):
 def say(event: str, **facts: Any) -> None:
     """One line, out at once."""
     print(json.dumps({"event": event, "at": time.monotonic(), **facts}), flush=True)
-
-
-def quiet() -> logging.Logger:
-    """For librdkafka, which reports every connection that a dying broker closes."""
-    logger = logging.getLogger("bank")
-    logger.addHandler(logging.NullHandler())
-    logger.propagate = False
-    return logger
 
 
 def call(what: Callable[[], Any]) -> Any:

@@ -21,7 +21,6 @@ from tests.support.bank.programs import (
     Fenced,
     Wishes,
     call,
-    quiet,
     say,
 )
 
@@ -62,7 +61,6 @@ class Teller:
                 "transactional.id": orders.name,
                 "transaction.timeout.ms": orders.timeout_ms,
                 "linger.ms": 2,
-                "logger": quiet(),
             }
         )
 
