@@ -8,7 +8,7 @@ connection. While the first is on its way, the second would be stored beside it,
 duplicate when it is committed: in an outage of the store each batch would be kept as often as its
 client's timeout passes, and a client less patient than one round to the store would never get an
 answer. So `BatchesUnderWay` names the idempotent batches without outcome, and a batch that has the
-name of one is not appended but waits for the outcome of the first.
+name and the content of one is not appended but waits for the outcome of the first.
 
 Invariants:
 
@@ -75,7 +75,15 @@ class DelayedProduce(DelayedOperation):
 class BatchWaiter:
     """The token of one pending batch: where its outcome goes."""
 
-    __slots__ = ("_has_append_time", "_index", "_produce", "_repeats", "name", "size", "under_way")
+    __slots__ = (
+        "_has_append_time",
+        "_index",
+        "_produce",
+        "_repeats",
+        "content",
+        "name",
+        "under_way",
+    )
 
     def __init__(
         self,
@@ -91,7 +99,8 @@ class BatchWaiter:
         self._has_append_time = has_append_time
         self._repeats: list[BatchWaiter] | None = None
         self.name: BatchName = (topic, partition, header.producer_id, header.base_sequence)
-        self.size = (header.producer_epoch, header.record_count)
+        # A producer may give a sequence again, behind a transaction that it has aborted.
+        self.content = (header.producer_epoch, header.record_count, header.crc)
         self.under_way: BatchesUnderWay | None = None
 
     @property
@@ -101,7 +110,7 @@ class BatchWaiter:
 
     def takes(self, repeat: "BatchWaiter") -> bool:
         """Have `repeat` wait for this batch's outcome; False when it is another, or too many do."""
-        if repeat.size != self.size:
+        if repeat.content != self.content:
             return False
         repeats = [each for each in self._repeats or () if each.is_waited_for]
         if len(repeats) >= REPEATS_MAX:

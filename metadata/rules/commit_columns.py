@@ -14,9 +14,11 @@ from metadata.records.file_committed import CommittedBatches, RefusedBatch
 from metadata.rules.commit_rows import (
     UNKNOWN_PARTITION,
     DecidedBatches,
+    Verdict,
     check_number,
     expiration_of,
     with_high_watermark,
+    within,
 )
 from metadata.state.commit_answer import REFUSAL_CODES, Answer, commits_of, pack_answer
 from metadata.state.image import ProducerKey
@@ -314,6 +316,7 @@ def _check_producers(
             answer,
             of_same_file,
             not_in_transaction,
+            view.transactions.open_transaction(keys[group]),
             now_ms=now_ms,
             steady_ms=steady_ms,
             expiration_ms=expiration_of(view, keys[group], expiration_ms),
@@ -357,18 +360,19 @@ def _check_one(
     answer: Answer,
     of_same_file: list[tuple[int, int]],
     not_in_transaction: Int64s,
+    opened: OpenTransaction | None,
     *,
     now_ms: int,
     steady_ms: int,
     expiration_ms: int,
 ) -> None:
     """The batches of one producer on one partition, one after the other."""
-    last_sequences = columns.last_sequence
+    last_sequences, numbers = columns.last_sequence, columns.transaction_number
     for place in which:
         epoch = int(columns.producer_epoch[place])
         base_sequence = int(columns.base_sequence[place])
         last_sequence = int(last_sequences[place])
-        verdict = check_sequence(
+        verdict: Verdict = check_sequence(
             window,
             epoch=epoch,
             base_sequence=base_sequence,
@@ -376,9 +380,14 @@ def _check_one(
             now_ms=steady_ms,
             expiration_ms=expiration_ms,
         )
-        if not_in_transaction[place] and not isinstance(verdict, ProducerBatch):
+        if isinstance(verdict, ProducerBatch):
+            is_within = numbers[place] != NO_TRANSACTION and not not_in_transaction[place]
+            if is_within and verdict.base_offset >= 0:
+                verdict = within(opened, verdict)
+        elif not_in_transaction[place]:
             answer.refusal[place] = not_in_transaction[place]
-        elif verdict is None:
+            continue
+        if verdict is None:
             # Its offset is not known yet: it depends on all batches of the partition before it.
             pending = ProducerBatch(base_sequence, last_sequence, -1 - place, now_ms)
             window = with_batch(window, epoch, pending)

@@ -30,10 +30,19 @@ from metadata.state.producer_state import (
 from metadata.state.speculative import SpeculativeView
 from metadata.transaction_operations import NO_OFFSET, ClosedKey, ClosedTransaction, OpenTransaction
 from wal.coordinates import NO_TRANSACTION, BatchExtent, Offset, TopicIdPartition
-from wal.errors import InvalidTransactionState, Rejected, StaleProducerEpoch, UnknownPartition
+from wal.errors import (
+    InvalidTransactionState,
+    OutOfOrderSequence,
+    Rejected,
+    StaleProducerEpoch,
+    UnknownPartition,
+)
 from wal.records.record_batch import MAGIC_V2
 
 _NEVER_MS: Final = 1 << 62
+
+Verdict = ProducerBatch | type[Rejected] | None
+"""See `check_sequence`."""
 
 UNKNOWN_PARTITION: Final = REFUSAL_CODES[UnknownPartition]
 
@@ -108,6 +117,18 @@ def check_number(
     return None if open_number in (NO_TRANSACTION, number) else InvalidTransactionState
 
 
+def within(opened: OpenTransaction | None, verdict: ProducerBatch) -> Verdict:
+    """What becomes of a batch of the open transaction `opened` that seems to repeat another one.
+
+    A producer repeats a batch within its transaction. The same sequence in a later one, under the
+    same epoch, is another batch: a client that has aborted what was on its way gives the sequence
+    again when it believes that the first was never written. To call that a duplicate would lose it.
+    """
+    if opened is not None and verdict.base_offset >= opened.first_offset:
+        return verdict
+    return OutOfOrderSequence
+
+
 def expiration_of(view: SpeculativeView, key: ProducerKey, expiration_ms: int) -> int:
     """How long a producer may be silent before it is forgotten: not while it has data open."""
     return expiration_ms if view.transactions.open_transaction(key) is None else _NEVER_MS
@@ -157,8 +178,10 @@ def decide_rows(
                     now_ms=steady_ms,
                     expiration_ms=expiration_of(view, key, expiration_ms),
                 )
-                if refusal is not None and not isinstance(verdict, ProducerBatch):
-                    verdict = refusal
+                if not isinstance(verdict, ProducerBatch):
+                    verdict = refusal or verdict
+                elif refusal is None and batch.transaction_number != NO_TRANSACTION:
+                    verdict = within(transactions.open_of(key), verdict)
                 if verdict is not None:
                     answers.append(_refusal(verdict, log_start))
                     continue
@@ -219,8 +242,12 @@ class _Transactions:
             self._numbers[key] = number
         return refusal
 
+    def open_of(self, key: ProducerKey) -> OpenTransaction | None:
+        """The open transaction that has a batch in the partition."""
+        return self.opened.get(key) or self._view.open_transaction(key)
+
     def append(self, key: ProducerKey, batch: BatchExtent, base_offset: int) -> None:
-        if key not in self.opened and self._view.open_transaction(key) is None:
+        if self.open_of(key) is None:
             self.opened[key] = OpenTransaction(
                 key[0],
                 base_offset,

@@ -8,7 +8,8 @@ repeats it exactly.
 The rules are those of Kafka's ProducerAppendInfo and ProducerStateEntry:
 
 - A batch whose epoch, base and last sequence equal one of the last five is a duplicate; it is
-  answered with the offset it got the first time.
+  answered with the offset it got the first time. In transactions that is not all:
+  `metadata.rules.commit_rows.within`.
 - An older epoch is refused.
 - A newer epoch must start at sequence 0 and forgets the batches of the old one.
 - Within an epoch, the base sequence follows the last one; 0 follows 2**31 - 1. A batch may itself

@@ -89,10 +89,10 @@ async def test_past_its_timeout_the_outcome_of_a_batch_is_unknown(setting: Setti
 
 
 def idempotent(
-    setting: Setting, sequence: int = 0, *, records: int = 1, epoch: int = 0
+    setting: Setting, sequence: int = 0, *, records: int = 1, epoch: int = 0, at_ms: int = NOW_MS
 ) -> AppendBatch:
     numbers = {"producer_id": 9, "producer_epoch": epoch, "base_sequence": sequence}
-    return setting.batch(0, build_batch([Row(NOW_MS)] * records, **numbers))
+    return setting.batch(0, build_batch([Row(at_ms)] * records, **numbers))
 
 
 async def test_a_batch_that_is_sent_again_waits_for_the_first(setting: Setting) -> None:
@@ -142,6 +142,7 @@ async def test_only_the_same_batch_is_taken_for_the_same(setting: Setting) -> No
         idempotent(setting, 1),
         idempotent(setting, records=2),
         idempotent(setting, epoch=1),
+        idempotent(setting, at_ms=NOW_MS - 1),
         setting.batch(0),
         setting.batch(0),
     ]

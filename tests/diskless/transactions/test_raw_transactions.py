@@ -92,16 +92,37 @@ async def test_a_late_batch_of_one_transaction_does_not_land_in_the_next(
     first = producer.batch(0, b"once")
     code, offset = await producer.produce(TOPIC, 0, first)
     assert code == 0
-    assert await producer.end(is_commit=True) == 0
-    assert await producer.add(TOPIC, 0, 1) == 0
     # Sent again: a success with its old offset, and not once more.
     assert await producer.produce(TOPIC, 0, first) == (0, offset)
+    assert await producer.end(is_commit=True) == 0
+    assert await producer.add(TOPIC, 0, 1) == 0
+    # A repeat that comes so late has nobody who waits for its answer.
+    assert (await producer.produce(TOPIC, 0, first))[0] == OUT_OF_ORDER
     # Sent, lost on its way with the batch before it, and here at last.
     lost = producer.batch(2, b"lost")
     assert (await producer.produce(TOPIC, 0, lost))[0] == OUT_OF_ORDER
     assert await producer.end(is_commit=True) == 0
     assert committed(broker, 0, b"once") == 1
     assert committed(broker, 0, b"lost") == 0
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["first", "second"])
+async def test_a_sequence_given_again_in_the_next_transaction_is_not_called_a_duplicate(
+    broker: LiveBroker, producer: RawProducer, is_first: bool
+) -> None:
+    """librdkafka does so behind an abort that did not wait for a batch on its way.
+
+    A success would be a record that nobody ever sees; what it is told here bumps its epoch.
+    """
+    assert await producer.add(TOPIC, 2) == 0
+    assert (await producer.produce(TOPIC, 2, producer.batch(0, b"aborted")))[0] == 0
+    assert await producer.end(is_commit=False) == 0
+    assert await producer.add(TOPIC, 2) == 0
+    if not is_first:
+        assert (await producer.produce(TOPIC, 2, producer.batch(1, b"of its own")))[0] == 0
+    code, _ = await producer.produce(TOPIC, 2, producer.batch(0, b"other"))
+    assert code == OUT_OF_ORDER
+    assert await producer.end(is_commit=False) == 0
 
 
 async def test_what_the_protocol_cannot_tell_apart_lands_in_the_next(

@@ -1,5 +1,6 @@
 """Which batches of transactions are appended, decided as rows and as columns."""
 
+import random
 from collections.abc import Sequence
 
 import pytest
@@ -19,10 +20,15 @@ from tests.support.samples.commit_samples import (
     both_ways,
     deciding,
 )
+from wal.clock import ManualClock
 from wal.coordinates import NO_TRANSACTION, BatchExtent, ByteOffset, ObjectKey
-from wal.errors import InvalidTransactionState, StaleProducerEpoch
+from wal.errors import InvalidTransactionState, OutOfOrderSequence, StaleProducerEpoch
+from wal.ulid import mint_ulid, wal_object_key
 
 CLOSED = ClosedKey(10, 5)
+THIRD_KEY, FOURTH_KEY = (
+    wal_object_key(mint_ulid(ManualClock(NOW_MS), random.Random(seed))) for seed in (3, 4)
+)
 
 
 def batch(place: int, number: int, *, sequence: int, epoch: int = 2) -> BatchExtent:
@@ -120,6 +126,29 @@ def test_a_batch_outside_of_the_open_transaction_is_refused(way: str) -> None:
         type(None),
     ]
     assert partition.state.high_watermark == 7
+
+
+@both_ways
+def test_a_sequence_that_is_given_again_in_the_next_transaction_is_no_duplicate(way: str) -> None:
+    partition = Partition(way)
+    partition.commit(batch(0, 5, sequence=0), batch(1, 5, sequence=2))
+    partition.view.transactions.close((10, 5), 0)
+    partition.view.transactions.put_closed(CLOSED, ClosedTransaction(5, 2), 0)
+    (first,) = partition.commit(batch(0, 6, sequence=2), key=OTHER_KEY)
+    assert isinstance(first.error, OutOfOrderSequence)
+    mine, other, again = partition.commit(
+        batch(0, 6, sequence=4),
+        batch(1, 6, sequence=2),
+        batch(2, 6, sequence=4),
+        key=THIRD_KEY,
+    )
+    assert (mine.base_offset, mine.is_duplicate) == (7, False)
+    assert isinstance(other.error, OutOfOrderSequence)
+    assert (again.base_offset, again.is_duplicate) == (7, True)
+    late, other = partition.commit(batch(0, 6, sequence=4), batch(1, 6, sequence=2), key=FOURTH_KEY)
+    assert (late.base_offset, late.is_duplicate) == (7, True)
+    assert isinstance(other.error, OutOfOrderSequence)
+    assert partition.state.high_watermark == 9
 
 
 @both_ways
