@@ -7,6 +7,8 @@ whole or stays.
   now - retention.ms. The first one that does not keeps everything behind it, so that one timestamp
   in the future holds up the rest. With LogAppendTime a row's timestamp is that of its commit. A row
   without any timestamp has its commit's as well; Kafka takes the file's modification time there.
+  Aborted records count in a WAL row and not in a segment, which has none; in Kafka they count. So a
+  segment may go sooner than Kafka's, but not before each record in it is old enough.
 - *By size* (`retention.bytes`): from the oldest row on, while at least retention.bytes stay without
   it. So a partition ends at or above its limit, never below.
 - A row goes when either rule says so. -1 switches a rule off; a cleanup.policy without `delete`

@@ -10,7 +10,8 @@ so that a pass over a million rows holds up nobody:
 - Partitions take turns: each round gives every partition one bounded step, and a pass goes on with
   rounds until one finds nothing. A pass that was cut off begins where it was.
 - A partition with nothing to do costs a comparison: its size is in memory, and the timestamp of its
-  oldest row is remembered as long as the log start stays where it is and nothing is rewritten.
+  oldest row is remembered as long as the log start stays where it is and nothing is rewritten. A
+  row that is rolled meanwhile may keep the time of its aborted records, which its segment has not.
 
 Between looking and deleting, anything may happen; nothing of it makes the outcome wrong. The rows
 found are a prefix of the log, and rows never change. Appends come behind them. Another deletion

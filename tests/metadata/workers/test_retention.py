@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from metadata.operations import DeletedRecords, DeleteRecords
+from metadata.operations import DeletedRecords, DeleteRecords, PlanSegments
 from metadata.records.records import RecordsDeletedRecord, decode_record
+from metadata.records.segment_identity import segment_key
 from metadata.replica.replica import Replica
 from metadata.replica.verify import check_state
 from metadata.retention_settings import RetentionSettings
+from metadata.rewrites import PlanRewrites, Rewrite, RewrittenSegment
+from metadata.rules.rewriting.merges import RUN_MAX
 from metadata.workers.retention import PARTITION_ROWS, RetentionWorker, rows_from
 from tests.support.coordinators.coordinator_bench import (
     CoordinatorBench,
@@ -312,6 +315,53 @@ async def test_a_partition_that_is_not_due_is_not_read_again(
     assert reads == 0
     bench.clock.advance(101)
     assert await worker.pass_once() == 1
+
+
+async def roll_row(
+    bench: CoordinatorBench, partition: TopicIdPartition, written_ms: int, rolled_ms: int
+) -> None:
+    """A row becomes a segment, in which aborted records are left out; -1: nothing is left."""
+    await write(bench, partition, written_ms)
+    (plan,) = await bench.coordinator.plan_segments(PlanSegments(include_partial=True))
+    (answer,) = await bench.coordinator.commit_segments([rolled(plan, max_timestamp_ms=rolled_ms)])
+    assert answer.error is None
+
+
+async def test_by_time_the_oldest_row_is_looked_at_again_when_it_was_merged(
+    bench: CoordinatorBench,
+) -> None:
+    (partition,) = await partitions(bench, retention_ms="1000")
+    # The first is as old as its commit, and keeps those behind it, which are too old.
+    await roll_row(bench, partition, NOW - 2_000, -1)
+    for _ in range(RUN_MAX - 1):
+        await roll_row(bench, partition, NOW - 2_000, NOW - 2_000)
+    worker = worker_of(bench)
+    assert await worker.pass_once() == 0
+    (plan,) = await bench.coordinator.plan_rewrites(PlanRewrites())
+    assert await worker.pass_once() == 0
+    last_offset = plan.inputs[-1].last_offset
+    key = segment_key(plan.topic_name, partition, 0, last_offset, plan.generation)
+    records = sum(one.record_count for one in plan.inputs)
+    merged = RewrittenSegment(0, last_offset, key, 900, 9, records, 0, NOW - 2_000)
+    rewrite = Rewrite(partition=partition, generation=plan.generation, segments=[merged])
+    (answer,) = await bench.coordinator.commit_rewrites([rewrite])
+    assert answer.error is None
+    assert await worker.pass_once() == 1
+    assert start(bench, partition) == last_offset + 1
+
+
+async def test_by_time_a_rolled_row_may_keep_the_time_of_its_aborted_records(
+    bench: CoordinatorBench,
+) -> None:
+    (partition,) = await partitions(bench, retention_ms="1000")
+    await write(bench, partition, NOW)
+    worker = worker_of(bench)
+    assert await worker.pass_once() == 0
+    (plan,) = await bench.coordinator.plan_segments(PlanSegments(include_partial=True))
+    await bench.coordinator.commit_segments([rolled(plan, max_timestamp_ms=NOW - 900)])
+    bench.clock.advance(0.5)
+    assert await worker.pass_once() == 0, "as in Kafka, where aborted records count"
+    assert await worker_of(bench).pass_once() == 1, "nobody has seen them, and no record is younger"
 
 
 # -- interference -----------------------------------------------------------------------------
