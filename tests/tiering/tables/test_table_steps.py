@@ -7,6 +7,7 @@ each of them both engines, attached to the broker's catalogue, have to give what
 records themselves. Spark does in test_table_spark.py.
 """
 
+import itertools
 import json
 import random
 import urllib.error
@@ -34,6 +35,7 @@ from tests.support.tiers.topic_table import PARTITIONS, RANGE_MS, START_MS, Topi
 
 STEPS: Final = 200 if IS_EXHAUSTIVE else 10
 TRANSACTIONAL_STEPS: Final = 200 if IS_EXHAUSTIVE else 5
+NUMBERS: Final = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
@@ -50,11 +52,17 @@ def lake() -> duckdb.DuckDBPyConnection:
     return open_duckdb()
 
 
+@pytest.fixture
+def name() -> str:
+    """Of a topic: a second try of a test is given another one."""
+    return f"steps_{next(NUMBERS)}"
+
+
 def test_both_engines_see_the_live_segments_after_every_step(
-    broker: LiveBroker, lake: duckdb.DuckDBPyConnection
+    broker: LiveBroker, lake: duckdb.DuckDBPyConnection, name: str
 ) -> None:
     rng = random.Random(1)
-    topic = TopicTable(broker, "steps", rng)
+    topic = TopicTable(broker, name, rng)
     for number in range(STEPS):
         step = topic.steps[number] if number < len(topic.steps) else rng.choice(topic.steps)
         take_and_compare(topic, step, lake)
@@ -62,11 +70,11 @@ def test_both_engines_see_the_live_segments_after_every_step(
 
 
 def test_both_engines_see_what_was_committed_after_every_step(
-    broker: LiveBroker, lake: duckdb.DuckDBPyConnection
+    broker: LiveBroker, lake: duckdb.DuckDBPyConnection, name: str
 ) -> None:
     """Three transactions in ten are aborted, and a topic rolls while they are open."""
     rng = random.Random(8)
-    topic = TopicTable(broker, "transactions", rng, is_transactional=True)
+    topic = TopicTable(broker, name, rng, is_transactional=True)
     for number in range(TRANSACTIONAL_STEPS):
         step = rng.choice(topic.steps) if number else topic.produce_and_roll
         take_and_compare(topic, step, lake)
@@ -86,8 +94,8 @@ def take_and_compare(
     assert told_by_pyiceberg(topic, cut_ms) == expected, step
 
 
-def test_nobody_else_writes(broker: LiveBroker, lake: duckdb.DuckDBPyConnection) -> None:
-    topic = TopicTable(broker, "foreign", random.Random(2))
+def test_nobody_else_writes(broker: LiveBroker, lake: duckdb.DuckDBPyConnection, name: str) -> None:
+    topic = TopicTable(broker, name, random.Random(2))
     topic.produce_and_roll()
     topic.run_pass()
     table = RestCatalog("lake", uri=catalogue_url(broker)).load_table(("topics", topic.name))
@@ -106,11 +114,11 @@ def test_nobody_else_writes(broker: LiveBroker, lake: duckdb.DuckDBPyConnection)
     assert told_by_duckdb(lake, topic, 0).count == len(topic.expected())
 
 
-def test_a_snapshot_tells_how_far_the_metadata_were_applied(broker: LiveBroker) -> None:
-    topic = TopicTable(broker, "told", random.Random(3))
+def test_a_snapshot_tells_how_far_the_metadata_were_applied(broker: LiveBroker, name: str) -> None:
+    topic = TopicTable(broker, name, random.Random(3))
     topic.produce_and_roll()
     topic.run_pass()
-    loaded = get(broker, "/v1/namespaces/topics/tables/told")
+    loaded = get(broker, f"/v1/namespaces/topics/tables/{name}")
     metadata = loaded["metadata"]
     (snapshot,) = metadata["snapshots"]
     applied = json.loads(snapshot["summary"]["diskless.metadata.offsets"])
@@ -125,13 +133,13 @@ def test_a_snapshot_tells_how_far_the_metadata_were_applied(broker: LiveBroker) 
 
 
 def test_time_travel_reads_what_a_deletion_took_away(
-    broker: LiveBroker, lake: duckdb.DuckDBPyConnection
+    broker: LiveBroker, lake: duckdb.DuckDBPyConnection, name: str
 ) -> None:
-    topic = TopicTable(broker, "travel", random.Random(4))
+    topic = TopicTable(broker, name, random.Random(4))
     topic.produce_and_roll()
     topic.run_pass()
     count = len(topic.expected())
-    rows = get(broker, "/v1/namespaces/topics/tables/travel")["metadata"]["snapshots"]
+    rows = get(broker, f"/v1/namespaces/topics/tables/{name}")["metadata"]["snapshots"]
     for partition in range(PARTITIONS):
         topic.delete_before(partition, -1)
     topic.run_pass()
@@ -142,24 +150,24 @@ def test_time_travel_reads_what_a_deletion_took_away(
     assert lake.execute(f"SELECT count(*) FROM {before}").fetchone() == (count,)
 
 
-def test_a_deleted_topic_is_not_in_the_catalogue(broker: LiveBroker) -> None:
-    topic = TopicTable(broker, "gone", random.Random(5))
+def test_a_deleted_topic_is_not_in_the_catalogue(broker: LiveBroker, name: str) -> None:
+    topic = TopicTable(broker, name, random.Random(5))
     topic.produce_and_roll()
     topic.run_pass()
     names = RestCatalog("lake", uri=catalogue_url(broker)).list_tables("topics")
-    assert ("topics", "gone") in names
+    assert ("topics", name) in names
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.delete_topics(["gone"])["gone"].result()
+    admin.delete_topics([name])[name].result()
     names = RestCatalog("lake", uri=catalogue_url(broker)).list_tables("topics")
-    assert ("topics", "gone") not in names
+    assert ("topics", name) not in names
     with pytest.raises(urllib.error.HTTPError, match="404"):
-        get(broker, "/v1/namespaces/topics/tables/gone")
+        get(broker, f"/v1/namespaces/topics/tables/{name}")
 
 
 def test_typed_columns_are_columns_of_the_table_and_old_files_have_null(
-    broker: LiveBroker, lake: duckdb.DuckDBPyConnection
+    broker: LiveBroker, lake: duckdb.DuckDBPyConnection, name: str
 ) -> None:
-    topic = TopicTable(broker, "typed", random.Random(6), is_typed=False)
+    topic = TopicTable(broker, name, random.Random(6), is_typed=False)
     topic.produce_and_roll()
     topic.run_pass()
     untyped = len(topic.expected())
@@ -185,9 +193,9 @@ def test_typed_columns_are_columns_of_the_table_and_old_files_have_null(
 
 
 def test_deleted_records_of_a_compacted_topic_are_hidden(
-    broker: LiveBroker, lake: duckdb.DuckDBPyConnection
+    broker: LiveBroker, lake: duckdb.DuckDBPyConnection, name: str
 ) -> None:
-    topic = TopicTable(broker, "compacted", random.Random(7), is_typed=False)
+    topic = TopicTable(broker, name, random.Random(7), is_typed=False)
     configs = {
         "cleanup.policy": "compact",
         "min.cleanable.dirty.ratio": "0",
