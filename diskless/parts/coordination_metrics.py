@@ -146,13 +146,14 @@ def partition_metrics(
             },
         ),
         MetricSource(
-            "diskless_table_segments_overdue",
+            "diskless_table_segments_given_up",
             "counter",
-            "Segments deleted at table.owner.max.ms although their table may still name them",
-            ("partition",),
+            "Segments deleted although snapshots of their table may still name them, by cause",
+            ("partition", "cause"),
             lambda: {
-                (str(index),): at_work.files.overdue_deleted
+                (str(index), hold.name.lower()): count
                 for index, at_work in tuple(coordination().workers_at_work.items())
+                for hold, count in tuple(at_work.files.given_up_deleted.items())
             },
         ),
         workers(

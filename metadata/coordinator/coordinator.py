@@ -420,14 +420,14 @@ class PartitionCoordinator:
 
     def hold_of(self, file: DeletableFile, now_ms: int) -> Hold:
         """For the file workers: whether the table of a segment's topic may name it still."""
-        if file.left is None:
+        if (left := file.segment_left) is None:
             return Hold.NONE
-        topic_id = file.left.topic_id
+        topic_id, left_offset = left
         return hold_of(
             self.replica.topic_configs(topic_id),
-            self.replica.table(topic_id),
+            self.replica.table(topic_id) or self.replica.gone_table(topic_id),
             coordinator_id=self.coordinator_id,
-            left_offset=file.left.left_offset,
+            left_offset=left_offset,
             left_ms=file.deletable_since_ms,
             now_ms=now_ms,
             owner_max_ms=self._settings.table_owner_max_ms,

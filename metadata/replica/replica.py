@@ -316,6 +316,10 @@ class Replica:
         """Returns the pointer of a topic's table, as this broker's catalogue knows it."""
         return (self._catalogue or self).image.tables.get(topic_id)
 
+    def gone_table(self, topic_id: UUID) -> StoredTable | None:
+        """Returns the pointer that went with the topic while this broker ran."""
+        return (self._catalogue or self).image.gone_tables.get(topic_id)
+
     async def list_segments(self, requests: Sequence[ListSegments]) -> Sequence[ListedSegments]:
         """Live segments, as of this replica's position; an entry may be UnknownPartition."""
         return await self.state.read(

@@ -10,12 +10,15 @@ retention or a swap, left them at an offset X of its coordinator's metadata log.
 the table that was committed before somebody had applied X may name its object. A segment is *held*,
 which is not deleted, until a commit that applied more than X is older than the table's
 `table.snapshot.retention.ms`: whoever reads a snapshot from before has had that long. It is not
-held when
+held, although a snapshot may name it, when
 
-- the topic is gone, or its table is switched off;
+- the topic is gone, or its table is switched off: nobody will commit that table any more. Who knows
+  the place of its metadata reads snapshots that name objects which are not there;
 - `table.owner.max.ms` is over since it left: the job that writes tables is dead or far behind, and
   what was deleted for a reason must not stay for ever. The table then names an object that is not
   there, until the job runs again.
+
+Segments that go so are *given up*: each is counted, and a warning names one of them.
 
 What one broker knows of the catalogue may be old. Then a segment is held for longer, never less,
 but for a table that was switched on a moment ago.
@@ -59,7 +62,12 @@ class Hold(Enum):
     NONE = auto()
     HELD = auto()
     OVERDUE = auto()
-    """It may be named by a table still, and goes all the same."""
+    """It is given up, as those below are: no commit of its table came in time."""
+    SWITCHED_OFF = auto()
+    TOPIC_DELETED = auto()
+
+
+GIVEN_UP: Final = (Hold.OVERDUE, Hold.SWITCHED_OFF, Hold.TOPIC_DELETED)
 
 
 def has_table(configs: Mapping[str, str]) -> bool:
@@ -140,7 +148,7 @@ def hold_of(
     table: StoredTable | None,
     *,
     coordinator_id: int,
-    left_offset: int,
+    left_offset: int | None,
     left_ms: int,
     now_ms: int,
     owner_max_ms: int,
@@ -148,9 +156,13 @@ def hold_of(
     """Whether the table of a topic that set `configs` (None: it is gone) holds a segment.
 
     The segment left the live ones at `left_offset` of the metadata log of `coordinator_id`, which
-    was at `left_ms`.
+    was at `left_ms`; None when it did so with its topic. `table` is the pointer, also one that went
+    with the topic.
     """
-    if configs is None or not has_table(configs):
+    if configs is None or left_offset is None:
+        return Hold.NONE if table is None else Hold.TOPIC_DELETED
+    is_on = has_table(configs)
+    if table is None and not is_on:
         return Hold.NONE
     superseded_ms = now_ms - retention_ms_of(configs)
     for commit in () if table is None else table.commits:
@@ -159,6 +171,8 @@ def hold_of(
             if commit.committed_at_ms <= superseded_ms:
                 return Hold.NONE
             break
+    if not is_on:
+        return Hold.SWITCHED_OFF
     return Hold.OVERDUE if now_ms - left_ms >= owner_max_ms else Hold.HELD
 
 

@@ -11,6 +11,7 @@ from uuid import UUID
 from sqlalchemy import Connection, func, select
 
 from metadata.operations import TOMBSTONE, DescribedFile
+from metadata.records.segment_identity import named_segment
 from metadata.state.image import ProducerKey
 from metadata.state.producer_rows import load_producers
 from metadata.state.producer_state import ProducerState
@@ -139,7 +140,15 @@ class DeletableFile(NamedTuple):
     object_bytes: int
     standing: FileStanding
     left: LeftSegment | None = None
-    """Of a segment that a table may name."""
+    """Of a segment that a table may name; one that went with its topic has none."""
+
+    @property
+    def segment_left(self) -> tuple[UUID, int | None] | None:
+        """A segment's topic, and the offset at which it left, None with its topic."""
+        if self.left is not None:
+            return self.left
+        named = named_segment(self.object_key)
+        return None if named is None else (named.partition.topic_id, None)
 
 
 def deletable_files(

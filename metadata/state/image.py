@@ -31,6 +31,9 @@ from metadata.state.transactions.transaction_image import ProducerKey as Produce
 from metadata.state.transactions.transaction_image import TransactionChanges, TransactionImage
 from wal.coordinates import ObjectKey, TopicIdPartition
 
+GONE_TABLES_MAX: Final = 10_000
+"""How many tables are remembered behind the end of their topics."""
+
 
 class PartitionState(NamedTuple):
     """One partition, in the order of its row's columns; offsets as in Kafka."""
@@ -165,6 +168,9 @@ class CommittedImage:
         """Likewise."""
         self.tables: Mapping[UUID, StoredTable] = {}
         """By topic id. Another mapping after every change: threads look at it."""
+        self.gone_tables: dict[UUID, StoredTable] = {}
+        """Those that went with their topics since this state was opened, with their last commit.
+        For warnings: they are in no row, and of many the last GONE_TABLES_MAX are known."""
         self.sinks: dict[str, Sink] = {}
         """By sink id, or name of a share; rules/sinks bounds how many."""
         self.open_batches: dict[str, OpenBatch] = {}
@@ -231,6 +237,12 @@ class CommittedImage:
                 if credential is not None
             }
         if changes.tables:
+            for topic_id, table in changes.tables.items():
+                if table is None and topic_id in self.tables:
+                    last = self.tables[topic_id]
+                    self.gone_tables[topic_id] = last._replace(commits=last.commits[-1:])
+            while len(self.gone_tables) > GONE_TABLES_MAX:
+                del self.gone_tables[next(iter(self.gone_tables))]
             self.tables = {
                 topic_id: table
                 for topic_id, table in {**self.tables, **changes.tables}.items()

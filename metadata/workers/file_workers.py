@@ -30,15 +30,16 @@ KIP-1164, "WAL file management"; docs/file-lifecycle.md.
 import asyncio
 import logging
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
 from metadata.metadata_settings import CoordinatorSettings
-from metadata.operations import WRITE_AHEAD_MULTI_SEGMENT, HandedFile
+from metadata.operations import PARQUET_SEGMENT, WRITE_AHEAD_MULTI_SEGMENT, HandedFile
 from metadata.rules.files import FilePlan, FileStep, owners_before, plan_file
-from metadata.rules.tables import Hold
+from metadata.rules.tables import GIVEN_UP, Hold
 from metadata.state.file_queries import DeletableFile
 from metadata.workers.file_agreement import OtherCoordinators, give_up_files
 from metadata.workers.note_keeper import NoteKeeper
@@ -58,6 +59,12 @@ repeated every round."""
 HANDED_PER_CALL_MAX: Final = 1_000
 
 BACKOFF_MAX_S: Final = 300.0
+
+_GIVEN_UP_REASONS: Final = {
+    Hold.OVERDUE: "no commit of their table came within table.owner.max.ms, see the tiering job",
+    Hold.SWITCHED_OFF: "the table of their topic is switched off",
+    Hold.TOPIC_DELETED: "their topic is deleted",
+}
 
 _START: Final = (-1, -1)
 
@@ -125,13 +132,13 @@ class FileWorkers:
         self._deleted: set[ObjectKey] = set()
         self._handed: set[ObjectKey] = set()
         self._absent: dict[int, _Absent] = {}
-        self._overdue: set[ObjectKey] = set()
+        self._given_up: dict[ObjectKey, Hold] = {}
         self._last_success = clock.monotonic()
         # What follows is for the metrics, and counts from the start of these workers.
         self.objects_deleted = 0
         """Deletions that the store confirmed."""
-        self.overdue_deleted = 0
-        """Those of segments that a table may still name: its owner was too late."""
+        self.given_up_deleted = Counter(dict.fromkeys(GIVEN_UP, 0))
+        """Those of segments that a table may still name, by why they went."""
         self.handed_over = 0
         """Files that the next owner took."""
         self.taken_over = 0
@@ -171,9 +178,10 @@ class FileWorkers:
 
     def _plan(self, file: DeletableFile) -> FilePlan:
         now_ms = self._clock.now_ms()
-        hold = Hold.NONE if file.left is None else self._coordinator.hold_of(file, now_ms)
-        if hold is Hold.OVERDUE:
-            self._overdue.add(file.object_key)
+        is_segment = file.object_format == PARQUET_SEGMENT
+        hold = self._coordinator.hold_of(file, now_ms) if is_segment else Hold.NONE
+        if hold in GIVEN_UP:
+            self._given_up[file.object_key] = hold
         return plan_file(
             file,
             coordinator_id=self._coordinator_id,
@@ -220,22 +228,24 @@ class FileWorkers:
     async def _delete(
         self, doomed: Mapping[ObjectKey, int | None], forgettable: set[ObjectKey]
     ) -> None:
-        overdue = self._overdue & doomed.keys()
-        self._overdue.clear()
-        if overdue:
-            _logger.warning(
-                "%d segments are deleted although tables may name them: no commit of their table "
-                "came within table.owner.max.ms; the tiering job should write it, for instance %s",
-                len(overdue),
-                min(overdue),
-            )
+        given_up = {key: hold for key, hold in self._given_up.items() if key in doomed}
+        self._given_up.clear()
+        for why, reason in _GIVEN_UP_REASONS.items():
+            if keys := [key for key, hold in given_up.items() if hold is why]:
+                _logger.warning(
+                    "%d segments are deleted although snapshots of tables may name them: %s, for "
+                    "instance %s",
+                    len(keys),
+                    reason,
+                    min(keys),
+                )
         await self._notes.keep(doomed)
         failpoint("delete.before_object")
         confirmed = await self._store.delete(list(doomed))
         failpoint("delete.after_object")
         self._notes.were_deleted(confirmed)
         self.objects_deleted += sum(key not in self._deleted for key in confirmed)
-        self.overdue_deleted += sum(key in overdue for key in confirmed)
+        self.given_up_deleted.update(given_up[key] for key in confirmed if key in given_up)
         _remember(self._deleted, [key for key in confirmed if key not in forgettable])
         forgotten = [key for key in confirmed if key in forgettable]
         if forgotten:

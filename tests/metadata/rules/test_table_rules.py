@@ -17,6 +17,8 @@ from metadata.records.stored_tables import (
     with_commit,
 )
 from metadata.records.tables import TableCommittedRecord
+from metadata.rules.tables import Hold
+from metadata.state import image
 from metadata.table_operations import (
     NO_TABLE,
     CommitTable,
@@ -82,6 +84,11 @@ async def is_deleted(cluster: Cluster, segment: ObjectKey, *, after_s: float) ->
     cluster.clock.advance(after_s)
     await cluster.work()
     return segment in cluster.store.deleted
+
+
+def given_up(cluster: Cluster) -> dict[Hold, int]:
+    """Segments that were deleted although a table may name them."""
+    return {why: count for why, count in cluster.workers[0].given_up_deleted.items() if count}
 
 
 # --- the pointer ---------------------------------------------------------------------------------
@@ -212,7 +219,7 @@ async def test_a_segment_goes_when_a_commit_without_it_is_old_enough(cluster: Cl
     await commit(cluster, partition.topic_id, 1, 2)
     assert not await is_deleted(cluster, left, after_s=HOUR_S - 1)
     assert await is_deleted(cluster, left, after_s=2)
-    assert cluster.workers[0].overdue_deleted == 0
+    assert given_up(cluster) == {}
 
 
 async def test_a_commit_that_had_not_seen_it_leave_frees_nothing(cluster: Cluster) -> None:
@@ -248,9 +255,10 @@ async def test_without_a_commit_it_goes_at_the_bound_with_a_warning_and_is_count
     assert not await is_deleted(cluster, left, after_s=24 * HOUR_S - 1)
     assert not caplog.records
     assert await is_deleted(cluster, left, after_s=2)
-    assert cluster.workers[0].overdue_deleted == 1
+    assert given_up(cluster) == {Hold.OVERDUE: 1}
     (warning,) = caplog.messages
-    assert "1 segments are deleted although tables may name them" in warning
+    assert "1 segments are deleted although snapshots of tables may name them" in warning
+    assert "table.owner.max.ms" in warning
     assert left in warning
 
 
@@ -270,7 +278,62 @@ async def test_without_a_table_it_goes_after_the_grace(cluster: Cluster, how: st
         change = AlterTopicConfigs(topic_id=topic.topic_id, before=topic.configs, configs={})
         await bench.coordinator.alter_topic_configs([change])
     assert await is_deleted(cluster, left, after_s=GRACE_S)
-    assert cluster.workers[0].overdue_deleted == 0
+    assert given_up(cluster) == {}
+
+
+@pytest.mark.parametrize(
+    ("how", "why", "reason"),
+    [
+        ("switched off", Hold.SWITCHED_OFF, "the table of their topic is switched off"),
+        ("topic deleted", Hold.TOPIC_DELETED, "their topic is deleted"),
+    ],
+)
+async def test_what_a_table_that_ends_may_name_goes_with_a_warning_and_is_counted(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture, how: str, why: Hold, reason: str
+) -> None:
+    bench = cluster.benches[0]
+    topic = await bench.topic(table_enabled="true")
+    partition = TopicIdPartition(topic.topic_id, 0)
+    superseded = await segment(cluster, partition)
+    await commit(cluster, partition.topic_id, None, 1)
+    await delete_everything(cluster, partition)
+    await commit(cluster, partition.topic_id, 1, 2)
+    assert await is_deleted(cluster, superseded, after_s=HOUR_S + 1)
+    left = await segment(cluster, partition)
+    await delete_everything(cluster, partition)
+    assert not await is_deleted(cluster, left, after_s=2 * HOUR_S)
+    live = await segment(cluster, partition)
+    if how == "topic deleted":
+        await bench.coordinator.delete_topics([topic.topic_id])
+    else:
+        change = AlterTopicConfigs(topic_id=topic.topic_id, before=topic.configs, configs={})
+        await bench.coordinator.alter_topic_configs([change])
+    assert not caplog.records
+    assert await is_deleted(cluster, left, after_s=GRACE_S + 1)
+    assert (live in cluster.store.deleted) == (how == "topic deleted")
+    assert given_up(cluster) == {why: 2 if how == "topic deleted" else 1}
+    (warning,) = caplog.messages
+    assert reason in warning
+    assert min(left, live) in warning
+
+
+async def test_of_tables_that_went_with_their_topics_the_last_are_remembered(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(image, "GONE_TABLES_MAX", 2)
+    replica = cluster.benches[0].coordinator.replica
+    gone = []
+    for number in range(3):
+        topic_id = (await table_topic(cluster, f"flights-{number}")).topic_id
+        await commit(cluster, topic_id, None, 1)
+        await commit(cluster, topic_id, 1, 2)
+        await cluster.benches[0].coordinator.delete_topics([topic_id])
+        gone.append(topic_id)
+    assert replica.gone_table(gone[0]) is None
+    for topic_id in gone[1:]:
+        table = replica.gone_table(topic_id)
+        assert table is not None
+        assert (table.location, len(table.commits)) == (key(topic_id, 2), 1)
 
 
 async def test_its_row_goes_with_its_object(cluster: Cluster) -> None:
