@@ -15,7 +15,7 @@
     │   ├── InvalidTopic, TopicExists, InvalidPartitions, InvalidConfig
     │   ├── InvalidRequest, PolicyViolation, ClusterAuthorizationFailed
     │   ├── OffsetOutOfRange
-    │   ├── StaleProducerEpoch, OutOfOrderSequence
+    │   ├── StaleProducerEpoch, OutOfOrderSequence, SequenceGivenAgain
     │   ├── ProducerFenced, InvalidProducerIdMapping, InvalidTransactionState
     │   ├── InvalidTransactionTimeout
     │   ├── FencedLeaderEpoch, UnknownLeaderEpoch
@@ -152,6 +152,10 @@ class StaleProducerEpoch(Rejected):
 
 class OutOfOrderSequence(Rejected):
     """The batch's base sequence does not follow the producer's last one."""
+
+
+class SequenceGivenAgain(Rejected):
+    """The sequence is that of a batch of an earlier transaction; the producer needs a new epoch."""
 
 
 class ProducerFenced(Rejected):

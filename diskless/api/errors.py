@@ -124,6 +124,7 @@ KAFKA_CODE: Final[Mapping[type[DisklessError], ErrorCode]] = {
     errors.OffsetOutOfRange: ErrorCode.offset_out_of_range,
     errors.StaleProducerEpoch: ErrorCode.invalid_producer_epoch,
     errors.OutOfOrderSequence: ErrorCode.out_of_order_sequence_number,
+    errors.SequenceGivenAgain: ErrorCode.unknown_producer_id,
     errors.ProducerFenced: ErrorCode.producer_fenced,
     errors.InvalidProducerIdMapping: ErrorCode.invalid_producer_id_mapping,
     errors.InvalidTransactionState: ErrorCode.invalid_txn_state,

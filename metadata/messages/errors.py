@@ -61,6 +61,7 @@ COORDINATOR_CODES: Final = (
     CoordinatorCode(errors.OffsetOutOfRange, 1, "OFFSET_OUT_OF_RANGE"),
     CoordinatorCode(errors.StaleProducerEpoch, 47, "INVALID_PRODUCER_EPOCH"),
     CoordinatorCode(errors.OutOfOrderSequence, 45, "OUT_OF_ORDER_SEQUENCE_NUMBER"),
+    CoordinatorCode(errors.SequenceGivenAgain, 59, "UNKNOWN_PRODUCER_ID"),
     CoordinatorCode(errors.ProducerFenced, 90, "PRODUCER_FENCED"),
     CoordinatorCode(errors.InvalidProducerIdMapping, 49, "INVALID_PRODUCER_ID_MAPPING"),
     CoordinatorCode(errors.TransactionalIdNotFound, 105, "TRANSACTIONAL_ID_NOT_FOUND"),

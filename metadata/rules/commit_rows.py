@@ -32,8 +32,8 @@ from metadata.transaction_operations import NO_OFFSET, ClosedKey, ClosedTransact
 from wal.coordinates import NO_TRANSACTION, BatchExtent, Offset, TopicIdPartition
 from wal.errors import (
     InvalidTransactionState,
-    OutOfOrderSequence,
     Rejected,
+    SequenceGivenAgain,
     StaleProducerEpoch,
     UnknownPartition,
 )
@@ -126,7 +126,7 @@ def within(opened: OpenTransaction | None, verdict: ProducerBatch) -> Verdict:
     """
     if opened is not None and verdict.base_offset >= opened.first_offset:
         return verdict
-    return OutOfOrderSequence
+    return SequenceGivenAgain
 
 
 def expiration_of(view: SpeculativeView, key: ProducerKey, expiration_ms: int) -> int:

@@ -28,6 +28,7 @@ REFUSAL_CODES: Final[Mapping[type[errors.Rejected], int]] = {
     errors.OutOfOrderSequence: 45,
     errors.StaleProducerEpoch: 47,
     errors.InvalidTransactionState: 48,
+    errors.SequenceGivenAgain: 59,
 }
 """Error codes in FileCommitted records; the numbers are Kafka's, the format is ours to keep."""
 
@@ -39,6 +40,7 @@ _TEXTS: Final[Mapping[type[errors.Rejected], str]] = {
     errors.OutOfOrderSequence: "does not follow the producer's last batch",
     errors.StaleProducerEpoch: "a newer epoch of this producer has written",
     errors.InvalidTransactionState: "does not belong to the producer's open transaction",
+    errors.SequenceGivenAgain: "has the sequence of a batch of an earlier transaction",
 }
 
 

@@ -50,6 +50,7 @@ def test_the_codes_of_produce_are_kafkas():
         errors.OutOfOrderSequence: 45,
         errors.StaleProducerEpoch: 47,
         errors.InvalidTransactionState: 48,
+        errors.SequenceGivenAgain: 59,
         errors.InvalidProducerIdMapping: 49,
         errors.InvalidTransactionTimeout: 50,
         errors.ProducerFenced: 90,

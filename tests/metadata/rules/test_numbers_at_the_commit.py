@@ -22,7 +22,7 @@ from tests.support.samples.commit_samples import (
 )
 from wal.clock import ManualClock
 from wal.coordinates import NO_TRANSACTION, BatchExtent, ByteOffset, ObjectKey
-from wal.errors import InvalidTransactionState, OutOfOrderSequence, StaleProducerEpoch
+from wal.errors import InvalidTransactionState, SequenceGivenAgain, StaleProducerEpoch
 from wal.ulid import mint_ulid, wal_object_key
 
 CLOSED = ClosedKey(10, 5)
@@ -135,7 +135,7 @@ def test_a_sequence_that_is_given_again_in_the_next_transaction_is_no_duplicate(
     partition.view.transactions.close((10, 5), 0)
     partition.view.transactions.put_closed(CLOSED, ClosedTransaction(5, 2), 0)
     (first,) = partition.commit(batch(0, 6, sequence=2), key=OTHER_KEY)
-    assert isinstance(first.error, OutOfOrderSequence)
+    assert isinstance(first.error, SequenceGivenAgain)
     mine, other, again = partition.commit(
         batch(0, 6, sequence=4),
         batch(1, 6, sequence=2),
@@ -143,11 +143,11 @@ def test_a_sequence_that_is_given_again_in_the_next_transaction_is_no_duplicate(
         key=THIRD_KEY,
     )
     assert (mine.base_offset, mine.is_duplicate) == (7, False)
-    assert isinstance(other.error, OutOfOrderSequence)
+    assert isinstance(other.error, SequenceGivenAgain)
     assert (again.base_offset, again.is_duplicate) == (7, True)
     late, other = partition.commit(batch(0, 6, sequence=4), batch(1, 6, sequence=2), key=FOURTH_KEY)
     assert (late.base_offset, late.is_duplicate) == (7, True)
-    assert isinstance(other.error, OutOfOrderSequence)
+    assert isinstance(other.error, SequenceGivenAgain)
     assert partition.state.high_watermark == 9
 
 

@@ -144,7 +144,7 @@ async def test_retention_ends_at_the_last_stable_offset_and_counts_markers(rolls
         (finding,) = await rolls.state.state.read(
             partial(
                 survey_retention,
-                candidates=[Candidate(rolls.partition, state.id, policy)],
+                candidates=[Candidate(rolls.partition, state.id, policy, 0)],
                 now_ms=1 << 50,
                 rows_max=rows_max,
             )
