@@ -63,6 +63,8 @@ GAP_MAX_S: Final = 3.0
 """Two answers about a partition's end that are further apart: it was led by nobody meanwhile."""
 WAKES_AFTER_S: Final = 0.5
 SETTLES_WITHIN_S: Final = 180.0
+FENCED_WITHIN_S: Final = 240.0
+"""A teller that was replaced gets on with its transaction so soon, or gives up."""
 
 
 class Sizes(NamedTuple):
@@ -144,8 +146,13 @@ class Program:
             self._process.stdin.close()
         except BrokenPipeError:
             pass
+        self.await_end(SETTLES_WITHIN_S)
+        self._forget()
+
+    def await_end(self, within_s: float) -> None:
+        """Fails, saying where it stands, if it does not end."""
         try:
-            self._process.wait(SETTLES_WITHIN_S)
+            self._process.wait(within_s)
         except subprocess.TimeoutExpired:
             # It writes a traceback of every thread to the log, and dies.
             self._process.send_signal(signal.SIGABRT)
@@ -154,7 +161,6 @@ class Program:
             raise AssertionError(
                 f"{self.name} did not end behind {last}; {_tail(self._log)}"
             ) from None
-        self._forget()
 
     def _forget(self) -> None:
         self._process.wait()
@@ -285,13 +291,15 @@ class Bank:
         """Pause one; it wakes when another has done its work for a while, and is fenced then."""
         self.troubles["replaced teller"] += 1
         zombie = self._one_of("teller")
+        # One that begins still would take its place back when it wakes.
+        self._until_ready(zombie)
         zombie.pause()
         said = len(zombie.events)
         successor = self._start("teller", zombie.name)
         self._until_ready(successor)
         until(lambda: self._has_done(successor), f"{zombie.name} to do its work anew")
         zombie.wake()
-        until(lambda: not zombie.is_running, f"{zombie.name} to be fenced", deadline_s=240.0)
+        zombie.await_end(FENCED_WITHIN_S)
         zombie.end()
         if not zombie.has_said("fenced", said):
             self._faults.append(f"{zombie.name} was replaced, and ended as {zombie.events[-3:]}")
@@ -527,4 +535,4 @@ def _change(found: dict[str, Transfer], transfer_id: str, **changes: Any) -> Non
 
 
 def _tail(log: Path) -> str:
-    return "\n".join(log.read_text(errors="replace").splitlines()[-20:])
+    return "\n".join(log.read_text(errors="replace").splitlines()[-40:])
