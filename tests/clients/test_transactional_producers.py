@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from diskless.transactions.transaction_router import TransactionRouter
 from tests.support.brokers.live_broker import LiveBroker, until
 from tests.support.clients.jvm import KafkaTools
 from tests.support.clients.kafka_commands import KafkaCommands, table
@@ -242,3 +243,29 @@ def test_kafkas_tool_lists_describes_and_finds_what_hangs(
                 producer.commit_transaction(TIMEOUT_S)
             assert raised.value.args[0].code() == KafkaError._FENCED
         assert read(broker.bootstrap, topic, COMMITTED) == [b"x", b"y", b"z"]
+
+
+@pytest.mark.jvm
+@pytest.mark.exhaustive
+def test_kafkas_tool_finds_an_open_transaction_that_no_coordinator_has(
+    tools: KafkaTools,
+    broker: LiveBroker,
+    admin: AdminClient,
+    topic: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """There is none in this broker, so its coordinators are kept from showing theirs."""
+    create_topic(admin, topic, 2)
+    kafka, name = KafkaCommands(tools, broker.bootstrap), f"id-{topic}"
+    find = ("find-hanging", "--topic", topic, "--max-transaction-timeout", "0")
+    with opened(broker, topic, name) as producer:
+        (row,) = [
+            row for row in table(kafka("TransactionsCommand", "list")) if name in row.values()
+        ]
+        monkeypatch.setattr(TransactionRouter, "list", lambda _: iter(()))
+        (hanging,) = table(kafka("TransactionsCommand", *find))
+        assert (hanging["Topic"], hanging["Partition"]) == (topic, "0")
+        assert hanging["ProducerId"] == row["ProducerId"]
+        assert hanging["StartOffset"] == "0"
+        producer.abort_transaction(TIMEOUT_S)
+    assert topic not in "\n".join(kafka("TransactionsCommand", *find).lines)
