@@ -10,11 +10,13 @@
   its batches or row groups carry the checksums they should. Segments have the rows that they were
   committed with, and where no compaction removed any, all of each batch. What is kept for a rebuild
   can be read.
+- compactions: of live segments whose predecessors still exist, what they lost has newer records of
+  its keys (`tiering.compaction.removal_check`).
 - typed columns: made once more from the bytes of keys and values, and compared
   (`tiering.types.typed_verification`): those of one row group of each segment, or of all.
 
 Nothing is changed. What is broken is collected, not raised: one damaged object does not hide the
-next. Invariants: W4, M3, M4, M9, T4 of docs/invariants.md.
+next. Invariants: W4, M3, M4, M9, T4, T7 of docs/invariants.md.
 """
 
 import asyncio
@@ -34,9 +36,11 @@ from metadata.log.log_object import log_prefix
 from metadata.log.object_log import ObjectMetadataLog
 from metadata.operations import WRITE_AHEAD_MULTI_SEGMENT
 from metadata.rebuild.rebuild import Progress, for_each
+from metadata.records.segment_identity import named_segment
 from metadata.replica.snapshots import SnapshotStore
 from metadata.replica.verify import LiveObject, SegmentRange, verify_metadata
 from metadata.replica.verify_transactions import HeldTransactions, unheld
+from tiering.compaction.removal_check import RemovalReport, check_removals
 from tiering.segment_format import SegmentFooter
 from tiering.segment_verification import verify_segment
 from wal import errors
@@ -45,7 +49,7 @@ from wal.chunks.chunk_scan import scan_chunk
 from wal.chunks.kept_notes import NOTES_PREFIX, decode_kept_notes
 from wal.chunks.wal_object import WalObjectReader
 from wal.clock import SystemClock
-from wal.coordinates import ObjectKey
+from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.crc import crc32c
 from wal.fd_cache import FdCache
 from wal.segmented_log.log_directory import LOCK_NAME, DirectoryLock
@@ -115,8 +119,9 @@ async def _verify(
         for directory in _chunk_directories(data):
             _verify_chunks(directory, checked, violations)
         async with open_store(url, clock=SystemClock(), rng=random.Random(0)) as store:
-            live = await _verify_partitions(store, data, checked, violations)
+            live, replaced = await _verify_partitions(store, data, checked, violations)
             await _verify_objects(store, live, checked, violations, progress, typed_values)
+            await _verify_removals(store, live, replaced, checked, violations, progress)
             await _verify_notes(store, checked, violations)
     finally:
         lock.close()
@@ -128,8 +133,10 @@ async def _verify_partitions(
     data: Path,
     checked: Counter[str],
     violations: list[str],
-) -> Sequence[LiveObject]:
+) -> tuple[Sequence[LiveObject], Sequence[ObjectKey]]:
     """All metadata partitions; what they refer to, each object once and as large as anyone says.
+
+    And segments that are not live any more.
 
     Raises: InvalidSettings (there are none).
     """
@@ -144,6 +151,7 @@ async def _verify_partitions(
         raise errors.InvalidSettings(f"neither {data} nor {store.url} holds metadata")
     cluster_id = await _cluster_id(store, data, is_local=bool(local))
     live: dict[ObjectKey, LiveObject] = {}
+    replaced: list[ObjectKey] = []
     transactions: list[HeldTransactions] = []
     for index in local or shared:
         try:
@@ -168,6 +176,7 @@ async def _verify_partitions(
         checked["metadata records"] += report.records
         checked["partitions"] += report.partitions
         transactions.append(report.transactions)
+        replaced += report.replaced_segments
         for item in report.live_objects:
             known = live.get(item.object_key)
             if known is None or known.object_bytes < item.object_bytes:
@@ -175,7 +184,7 @@ async def _verify_partitions(
     # Several logs in the store may be read while other brokers go on, so not as of one moment.
     if local or len(shared) == 1:
         violations += [f"{subject}: {problem}" for subject, problem in unheld(transactions)]
-    return list(live.values())
+    return list(live.values()), replaced
 
 
 async def _cluster_id(store: ObjectStore, data: Path, *, is_local: bool) -> str:
@@ -247,6 +256,51 @@ async def _verify_objects(
             violations.append(f"object {item.object_key}: {type(error).__name__}: {error}")
 
     await for_each(live, check, "objects", progress=progress, concurrency=_OBJECTS_AT_ONCE)
+
+
+async def _verify_removals(
+    store: ObjectStore,
+    live: Sequence[LiveObject],
+    replaced: Sequence[ObjectKey],
+    checked: Counter[str],
+    violations: list[str],
+    progress: Progress,
+) -> None:
+    """What compactions removed, partition by partition, where replaced segments tell."""
+    segments = _by_partition([item.object_key for item in live if item.segment is not None])
+    before = _by_partition(replaced)
+    now_ms = SystemClock().now_ms()
+
+    def compare(partition: TopicIdPartition) -> RemovalReport:
+        with open_blocking_store(store.url) as blocking:
+            return check_removals(blocking, segments[partition], before[partition], now_ms=now_ms)
+
+    async def check(partition: TopicIdPartition) -> None:
+        try:
+            report = await asyncio.to_thread(compare, partition)
+        except errors.DisklessError as error:
+            violations.append(f"compactions of {partition}: {type(error).__name__}: {error}")
+            return
+        checked["compacted segments compared"] += report.compared
+        checked["compacted segments not compared"] += report.not_compared
+        checked["removed records compared"] += report.removed
+        violations.extend(f"object {key}: {problem}" for key, problem in report.violations)
+
+    await for_each(
+        sorted(segments.keys() & before.keys()),
+        check,
+        "partitions with replaced segments",
+        progress=progress,
+        concurrency=1,
+    )
+
+
+def _by_partition(keys: Sequence[ObjectKey]) -> Mapping[TopicIdPartition, Sequence[ObjectKey]]:
+    found: dict[TopicIdPartition, list[ObjectKey]] = {}
+    for key in keys:
+        if (named := named_segment(key)) is not None:
+            found.setdefault(named.partition, []).append(key)
+    return found
 
 
 async def _verify_notes(store: ObjectStore, checked: Counter[str], violations: list[str]) -> None:

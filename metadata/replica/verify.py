@@ -34,7 +34,7 @@ from metadata.replica.verify_transactions import (
     transaction_violations,
 )
 from metadata.state import schema
-from metadata.state.file_queries import NO_UPLOADER
+from metadata.state.file_queries import NO_UPLOADER, replaced_segments
 from metadata.state.image import CommittedImage
 from metadata.state.state import STATE_FILE, Applied, StateDatabase, load_image
 from metadata.state.state_check import verified_position
@@ -77,6 +77,8 @@ class MetadataReport(NamedTuple):
 
     violations: Sequence[Violation]
     live_objects: Sequence[LiveObject]
+    replaced_segments: Sequence[ObjectKey]
+    """Those that are not live any more, and may not be deleted yet."""
     records: int
     partitions: int
     transactions: HeldTransactions
@@ -124,6 +126,7 @@ async def verify_metadata(
             return MetadataReport(
                 violations=violations,
                 live_objects=await replayed.read(live_objects),
+                replaced_segments=await replayed.read(replaced_segments),
                 records=image.next_offset,
                 partitions=len(image.partitions),
                 transactions=await replayed.read(held_transactions),

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, func, select
 
-from metadata.operations import TOMBSTONE, DescribedFile
+from metadata.operations import PARQUET_SEGMENT, TOMBSTONE, DescribedFile
 from metadata.records.segment_identity import named_segment
 from metadata.state.image import ProducerKey
 from metadata.state.producer_rows import load_producers
@@ -118,6 +118,17 @@ def describe_files(connection: Connection, keys: Sequence[ObjectKey]) -> Sequenc
         else:
             described.append(DescribedFile(has_live_batches=values[5] > 0))
     return described
+
+
+def replaced_segments(connection: Connection) -> list[ObjectKey]:
+    """Segments that nobody is told to read any more; their objects may exist still."""
+    files = FILES.table.c
+    found = connection.execute(
+        select(files.object_key)
+        .where(files.live_rows == 0, files.object_format == PARQUET_SEGMENT)
+        .order_by(files.object_key)
+    )
+    return [ObjectKey(key) for (key,) in found]
 
 
 class LeftSegment(NamedTuple):

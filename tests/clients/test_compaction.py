@@ -7,12 +7,14 @@ what is compacted, each key has its newest record and no other.
 
 import random
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 
+from diskless.cli.verify import verify
 from tests.support.brokers.live_broker import LiveBroker
 from tests.support.clients import stock_clients as clients
 from tests.support.profiles import seeds
@@ -136,6 +138,24 @@ def test_a_job_that_drops_a_record_too_many_is_found_out(broker: LiveBroker) -> 
     compact_everything(broker, dropping, "dropped")
     with pytest.raises(AssertionError):
         topic.check(topic.read(), last + 1)
+
+
+@pytest.mark.parametrize("drops", [False, True])
+def test_verify_finds_it_while_what_was_replaced_is_there(tmp_path: Path, drops: bool) -> None:
+    with LiveBroker(tmp_path / "data", {"wal.commit.interval.ms": "1"}) as broker:
+        topic = CompactedTopic(broker, "dropped", 9, segment_bytes="100000")
+        topic.write(30)
+        roll_everything(broker)
+        last = len(topic.written) - 1
+        compact_everything(
+            broker, LocalCompactor(lambda found: np.append(found, last) if drops else found)
+        )
+    report = verify(tmp_path / "data", object_store_url=None, progress=lambda *_: None)
+    assert report.checked["compacted segments compared"] == 1
+    assert report.checked["removed records compared"] > 10
+    found = [line.partition(": ")[2] for line in report.violations]
+    problem = "a compaction removed 1 records that have no newer one of their key, the first at"
+    assert found == ([f"{problem} offset {last}"] if drops else [])
 
 
 def test_tombstones_go_with_the_compaction_after_their_time(broker: LiveBroker) -> None:

@@ -6,5 +6,6 @@
 - `key_columns`: reading just these columns of a segment
 - `outputs`: which segments are written anew, and together
 - `rewriting`: one output: segments in, segment without the lost records out
+- `removal_check`: whether records went that should have stayed, for `diskless verify`
 - `spark_compactor`: all of that on Spark; its driver is tiering/jobs/rewrites.py
 """
