@@ -6,11 +6,13 @@ Credentials are in the environment while the server runs, where boto3, the broke
 look for them: moto takes any, and these are those of the real servers (`tests.support.s3_servers`).
 """
 
+import functools
 import itertools
 from collections.abc import Iterator
 
 import boto3
 import pytest
+from botocore.client import BaseClient
 from botocore.config import Config
 
 _bucket_numbers = itertools.count()
@@ -32,6 +34,9 @@ def moto_endpoint() -> Iterator[str]:
         try:
             yield f"http://{host}:{port}"
         finally:
+            if _client.cache_info().currsize:
+                _client(f"http://{host}:{port}").close()
+                _client.cache_clear()
             server.stop()
 
 
@@ -44,9 +49,13 @@ def moto_bucket(moto_endpoint: str) -> str:
 def new_bucket(endpoint: str) -> str:
     """A new, empty bucket of the moto server at `endpoint`."""
     bucket = f"bucket-{next(_bucket_numbers)}"
-    client = boto3.client(
+    _client(endpoint).create_bucket(Bucket=bucket)
+    return bucket
+
+
+@functools.cache
+def _client(endpoint: str) -> BaseClient:
+    """One for all buckets of the server: to make a client takes longer than to make a bucket."""
+    return boto3.client(
         "s3", endpoint_url=endpoint, config=Config(retries={"total_max_attempts": 1})
     )
-    client.create_bucket(Bucket=bucket)
-    client.close()
-    return bucket
