@@ -1,17 +1,21 @@
 """SIGKILL at the named points of taking, keeping, pruning and restoring: the state comes back."""
 
 import asyncio
+import multiprocessing
 import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
+from collections.abc import Iterator, Sequence
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from metadata.log.local_log import LocalLogSettings, LocalMetadataLog
+from metadata.log.log import MetadataRecordBatch
 from metadata.replica.snapshots import SnapshotStatus
 from metadata.state.state import STATE_FILE
 from tests.support.logs.snapshot_bench import (
@@ -23,7 +27,7 @@ from tests.support.logs.snapshot_bench import (
     snapshots_in,
 )
 from wal.clock import ManualClock
-from wal.failpoint import ENVIRONMENT_VARIABLE, arm_from_environment
+from wal.failpoint import arm
 from wal.stores.file_store import FileStore
 
 FILES = 24
@@ -34,13 +38,12 @@ LOG = LocalLogSettings(segment_bytes=4 << 10)
 pytestmark = pytest.mark.crash
 
 
-async def work(directory: Path, seed: int) -> int:
+async def work(directory: Path, batches: Sequence[MetadataRecordBatch], seed: int) -> int:
     """Append the recorded batches from where an earlier process was; returns the state hash.
 
     Every few batches a snapshot is taken, older ones deleted, the log pruned. Then the local state
     is deleted, and the process starts once more, from a snapshot.
     """
-    batches = await recorded_batches(directory / f"recorded-{seed}", FILES)
     log = await LocalMetadataLog.open(directory / "log", rng=random.Random(seed), settings=LOG)
     store = FileStore(
         directory / "objects", clock=ManualClock(), rng=random.Random(seed), sync=False
@@ -67,6 +70,43 @@ async def work(directory: Path, seed: int) -> int:
         await log.close()
 
 
+def work_until(
+    failpoints: str, directory: Path, batches: Sequence[MetadataRecordBatch], errors: Path
+) -> None:
+    """What a child does; it is killed at one of the failpoints."""
+    with errors.open("w") as told:
+        os.dup2(told.fileno(), 2)
+    arm(failpoints)
+    asyncio.run(work(directory, batches, seed=1))
+
+
+class Recorded(NamedTuple):
+    batches: Sequence[MetadataRecordBatch]
+    state_hash: int
+    """Of a replica that has read them from the first to the last."""
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    async def record(directory: Path) -> Recorded:
+        batches = await recorded_batches(directory / "recorded", FILES)
+        async with following(
+            directory / "replayed", PrunableLog(batches), batches[-1].next_offset
+        ) as replayed:
+            return Recorded(batches, await replayed.checked_hash())
+
+    return asyncio.run(record(tmp_path_factory.mktemp("recorded")))
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[ForkServerContext]:
+    """Starts processes that have imported what they work with; it takes each most of a second."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["pytest", "tests.support.logs.snapshot_bench"])
+    yield context
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize(
     ("point", "count"),
     [
@@ -86,36 +126,25 @@ async def work(directory: Path, seed: int) -> int:
     ],
 )
 def test_a_process_killed_over_a_snapshot_comes_back_with_the_same_state(
-    tmp_path: Path, point: str, count: int
+    tmp_path: Path, forks: ForkServerContext, recorded: Recorded, point: str, count: int
 ) -> None:
-    child = subprocess.run(
-        [sys.executable, __file__, str(tmp_path)],
-        env={
-            **os.environ,
-            ENVIRONMENT_VARIABLE: f"{point}=kill:{count}",
-            "PYTHONPATH": str(Path(__file__).parents[2]),
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
+    errors = tmp_path.with_name(f"{tmp_path.name}-errors")
+    child = forks.Process(
+        target=work_until, args=(f"{point}=kill:{count}", tmp_path, recorded.batches, errors)
     )
-    assert child.returncode == -signal.SIGKILL, child.stderr
-    asyncio.run(check(tmp_path))
+    child.start()
+    child.join(timeout=240)
+    assert child.exitcode == -signal.SIGKILL, errors.read_text()
+    asyncio.run(check(tmp_path, recorded))
 
 
-async def check(directory: Path) -> None:
+async def check(directory: Path, recorded: Recorded) -> None:
     """Whatever the dead process left, a start with and without its local state is right."""
-    batches = await recorded_batches(directory / "expected", FILES)
-    async with following(
-        directory / "replayed", PrunableLog(batches), batches[-1].next_offset
-    ) as replayed:
-        expected = await replayed.checked_hash()
     twin = directory.with_name(f"{directory.name}-twin")
     shutil.copytree(directory, twin)
     shutil.rmtree(twin / "state")
     for place in (directory, twin):
-        assert await work(place, seed=2) == expected
+        assert await work(place, recorded.batches, seed=2) == recorded.state_hash
         async with FileStore(
             place / "objects", clock=ManualClock(), rng=random.Random(3), sync=False
         ) as store:
@@ -127,8 +156,3 @@ async def check(directory: Path) -> None:
             assert len(statuses) <= RETAINED + 1
         names = {path.name for path in (place / "state").iterdir()}
         assert names == {STATE_FILE, f"{STATE_FILE}.closed"}
-
-
-if __name__ == "__main__":
-    arm_from_environment()
-    asyncio.run(work(Path(sys.argv[1]), seed=1))
