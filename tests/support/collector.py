@@ -3,7 +3,8 @@
 The tests, the modules that they test and the libraries below them are two million objects that live
 until the end: a full collection walks them for most of a second, a third of the processor time of
 collecting the tests, and as long once more for every broker that a test starts. So the collector
-begins when the tests do, and with what they make.
+begins when the tests do, and with what they make. What collecting them has left as garbage stays
+with them: 20 MB that to look for takes 0.8 s of each test process.
 """
 
 import gc
@@ -22,7 +23,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
-    gc.collect()
     gc.freeze()
     gc.set_threshold(*_THRESHOLDS)
     gc.enable()
