@@ -40,7 +40,6 @@ from metadata.records.segment_identity import named_segment
 from metadata.replica.snapshots import SnapshotStore
 from metadata.replica.verify import LiveObject, SegmentRange, verify_metadata
 from metadata.replica.verify_transactions import HeldTransactions, unheld
-from tiering.compaction.removal_check import RemovalReport, check_removals
 from tiering.segment_format import SegmentFooter
 from tiering.segment_verification import verify_segment
 from wal import errors
@@ -267,6 +266,9 @@ async def _verify_removals(
     progress: Progress,
 ) -> None:
     """What compactions removed, partition by partition, where replaced segments tell."""
+    # Arrow starts a thread when it is imported; a process that has threads cannot be forked.
+    from tiering.compaction.removal_check import RemovalReport, check_removals
+
     segments = _by_partition([item.object_key for item in live if item.segment is not None])
     before = _by_partition(replaced)
     now_ms = SystemClock().now_ms()
