@@ -4,11 +4,19 @@ They speak the classic protocol, in which an epoch is not the name of one transa
 cannot tell is shown by the last test.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
 
 from tests.support.brokers.live_broker import LiveBroker
@@ -143,6 +151,39 @@ async def test_only_its_sequence_tells_a_late_batch_from_one_of_the_next_transac
     assert await producer.produce(topic, 1, b"late") == 0
     assert await producer.end(is_commit=True) == 0
     assert committed(broker, topic) == [b"first", b"late"]
+
+
+async def test_librdkafka_begins_again_where_it_gives_a_sequence_of_an_earlier_transaction(
+    broker: LiveBroker, client: RawClient, topic: str
+) -> None:
+    """It does so behind an abort that did not wait for a batch on its way; here a twin sends that.
+
+    To be told of a duplicate would be a commit of a record that nobody ever sees.
+    """
+    settings = {"bootstrap.servers": broker.bootstrap, "transactional.id": topic, "logger": QUIET}
+    producer = Producer(settings)
+    producer.init_transactions(TIMEOUT_S)
+
+    def send(value: bytes, partition: int) -> None:
+        producer.begin_transaction()
+        producer.produce(topic, value, partition=partition)
+        producer.commit_transaction(TIMEOUT_S)
+
+    await asyncio.to_thread(send, b"before", 1)
+    listed = await client.ask(66, 0, state_filters=[], producer_id_filters=[])
+    (producer_id,) = (
+        one.producer_id for one in listed.transaction_states if one.transactional_id == topic
+    )
+    twin = RawProducer(client, topic, producer_id, producer_epoch=0)
+    assert await twin.add(topic) == 0
+    assert await twin.produce(topic, 0, b"on its way") == 0
+    assert await twin.end(is_commit=False) == 0
+    with pytest.raises(KafkaException) as refused:
+        await asyncio.to_thread(send, b"refused", 0)
+    assert refused.value.args[0].txn_requires_abort()
+    await asyncio.to_thread(producer.abort_transaction, TIMEOUT_S)
+    await asyncio.to_thread(send, b"again", 0)
+    assert committed(broker, topic) == [b"again"]
 
 
 async def test_a_late_end_is_that_of_the_next_transaction(
