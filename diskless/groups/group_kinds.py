@@ -30,7 +30,7 @@ from diskless.groups.offsets import TopicsWith
 from diskless.groups.requests import ConsumerHeartbeat
 from diskless.groups.settings import GroupSettings
 from metadata.records.groups import GroupKind
-from metadata.state.group_queries import StoredGroup
+from metadata.state.queries.group_queries import StoredGroup
 from wal.clock import Clock
 from wal.errors import CorruptState
 

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 from metadata.coordinator.coordinator import PartitionCoordinator
 from metadata.records.groups import CommittedOffset
-from metadata.state.group_queries import AgedOffset, ExpiryCursor, StoredGroup
+from metadata.state.queries.group_queries import AgedOffset, ExpiryCursor, StoredGroup
 from wal.coordinates import TopicIdPartition
 
 

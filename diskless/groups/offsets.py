@@ -30,7 +30,7 @@ from diskless.loop.long_work import each
 from diskless.ports import LEADER_EPOCH
 from metadata.operations import TopicDescription
 from metadata.records.groups import NO_EXPIRY, NO_LEADER_EPOCH, WHENEVER_COMMITTED, CommittedOffset
-from metadata.state.group_queries import ExpiryCursor
+from metadata.state.queries.group_queries import ExpiryCursor
 from wal.clock import Clock
 from wal.coordinates import TopicIdPartition
 from wal.errors import DisklessError, UnknownPartition

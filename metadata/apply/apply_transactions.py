@@ -27,6 +27,11 @@ from metadata.records.transactions import (
     TransactionGrewRecord,
     TransactionRecord,
 )
+from metadata.state.queries.transaction_queries import (
+    CLOSED_PERIOD_MS,
+    expired_closed,
+    pending_offset,
+)
 from metadata.state.schema import (
     ABORTED_TRANSACTIONS,
     CLOSED_TRANSACTIONS,
@@ -38,11 +43,6 @@ from metadata.state.schema import (
     TRANSACTIONS,
 )
 from metadata.state.transactions import transitions
-from metadata.state.transactions.transaction_queries import (
-    CLOSED_PERIOD_MS,
-    expired_closed,
-    pending_offset,
-)
 from metadata.transaction_operations import (
     GROUP_PARTITION,
     NO_OFFSET,

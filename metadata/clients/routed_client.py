@@ -51,7 +51,7 @@ from metadata.messages.find_batches import FIND_BATCHES, FindBatchesMessage
 from metadata.messages.shapes import Addressed
 from metadata.replica.replica import CommitListener, Replica
 from metadata.state.image import PartitionState
-from metadata.state.transactions.described_producers import (
+from metadata.state.queries.described_producers import (
     DescribedProducer,
     described_producers,
 )

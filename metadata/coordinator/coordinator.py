@@ -65,7 +65,7 @@ from metadata.rules.topics import (
 from metadata.rules.typed import decide_set_topic_columns
 from metadata.rules.users import decide_alter_scram_credentials
 from metadata.sink_operations import CommitSink, Sink, SinkCommit
-from metadata.state.file_queries import DeletableFile, deletable_files, describe_files
+from metadata.state.queries.file_queries import DeletableFile, deletable_files, describe_files
 from metadata.state.speculative import SpeculativeView
 from metadata.table_operations import (
     CommitTable,

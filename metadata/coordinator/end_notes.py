@@ -30,7 +30,7 @@ from sqlalchemy import Connection
 
 from metadata.replica.replica import Replica
 from metadata.state.image import PartitionState
-from metadata.state.transactions.transaction_rows import ends_from
+from metadata.state.queries.transaction_rows import ends_from
 from metadata.workers.periodic import repeat
 from wal.chunks.kept_notes import KeptNotes, NotedEnd, encode_kept_notes, notes_key
 from wal.clock import Clock, Sleep

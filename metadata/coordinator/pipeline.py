@@ -48,8 +48,8 @@ from metadata.records.records import MetadataRecord, SegmentCommittedRecord, enc
 from metadata.replica.appending import append_and_apply
 from metadata.replica.replica import Replica
 from metadata.rules.commit import Decision
-from metadata.state.file_queries import look_up
 from metadata.state.image import Changes, ProducerKey
+from metadata.state.queries.file_queries import look_up
 from metadata.state.speculative import SpeculativeView
 from metadata.transaction_operations import ClosedKey
 from wal.clock import Clock

@@ -39,7 +39,7 @@ from metadata.rules.rewriting.rewrites import (
     survey_compactions,
 )
 from metadata.state.image import RewriteState
-from metadata.state.segment_queries import neighbours_within
+from metadata.state.queries.segment_queries import neighbours_within
 from wal.clock import Clock
 from wal.coordinates import TopicIdPartition
 

@@ -14,7 +14,7 @@ from metadata.metadata_settings import CoordinatorSettings
 from metadata.replica.replica import Replica
 from metadata.rules.segments import Candidate, candidates, decide_plans, is_tiered, survey
 from metadata.rules.typed import schemas_to_look_after
-from metadata.state.queries import segment_plan
+from metadata.state.queries.batch_queries import segment_plan
 from wal.clock import Clock
 
 

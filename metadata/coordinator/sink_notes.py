@@ -48,7 +48,7 @@ from weakref import WeakValueDictionary
 
 from metadata.replica.replica import Replica
 from metadata.sink_operations import Sink
-from metadata.state.sink_rows import StoredRange, staged_notes
+from metadata.state.queries.sink_rows import StoredRange, staged_notes
 from wal.chunks.kept_notes import KeptNotes, NotedSink, encode_kept_notes, notes_key
 from wal.chunks.object_notes import TopicLookup
 from wal.clock import Clock, Sleep

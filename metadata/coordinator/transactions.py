@@ -38,8 +38,8 @@ from metadata.rules.transactions.parts import (
     decide_keep_offsets,
 )
 from metadata.rules.transactions.producers import decide_expire_ids, decide_init_producer
+from metadata.state.queries.transaction_queries import has_expired_closed
 from metadata.state.speculative import SpeculativeView
-from metadata.state.transactions.transaction_queries import has_expired_closed
 from metadata.transaction_operations import (
     LISTED_AT_ONCE,
     AbortTransaction,

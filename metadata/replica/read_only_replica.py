@@ -21,7 +21,7 @@ from metadata.replica.follower_answers import as_a_follower
 from metadata.replica.read_only_state import ReadOnlyState
 from metadata.replica.replica import ROWS_PER_PARTITION_MAX
 from metadata.state import schema
-from metadata.state.queries import FileNames, find_batches
+from metadata.state.queries.batch_queries import FileNames, find_batches
 from metadata.state.schema.state_table import stored_rows
 from metadata.state.state import STATE_FILE
 from wal.coordinates import TopicIdPartition

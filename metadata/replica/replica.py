@@ -34,7 +34,9 @@ from metadata.records.stored_tables import StoredTable
 from metadata.replica.read_ahead import read_ahead
 from metadata.replica.snapshots import SnapshotStore
 from metadata.replica.state_recovery import REPLAY_BYTES, apply_batches, open_state
-from metadata.state.group_queries import (
+from metadata.state.image import Changes, CommittedImage, PartitionState
+from metadata.state.queries.batch_queries import FileNames, find_batches
+from metadata.state.queries.group_queries import (
     AgedOffset,
     ExpiryCursor,
     StoredGroup,
@@ -43,12 +45,10 @@ from metadata.state.group_queries import (
     stored_group,
     stored_groups,
 )
-from metadata.state.image import Changes, CommittedImage, PartitionState
-from metadata.state.offset_queries import list_offset
-from metadata.state.queries import FileNames, find_batches
-from metadata.state.segment_queries import list_segments
+from metadata.state.queries.offset_queries import list_offset
+from metadata.state.queries.segment_queries import list_segments
+from metadata.state.queries.transaction_queries import pending_partitions
 from metadata.state.state import STATE_FILE, StateDatabase
-from metadata.state.transactions.transaction_queries import pending_partitions
 from metadata.table_operations import ListedSegments, ListSegments
 from metadata.transaction_operations import OpenTransaction
 from wal.clock import Sleep

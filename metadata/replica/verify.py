@@ -34,8 +34,8 @@ from metadata.replica.verify_transactions import (
     transaction_violations,
 )
 from metadata.state import schema
-from metadata.state.file_queries import NO_UPLOADER, replaced_segments
 from metadata.state.image import CommittedImage
+from metadata.state.queries.file_queries import NO_UPLOADER, replaced_segments
 from metadata.state.state import STATE_FILE, Applied, StateDatabase, load_image
 from metadata.state.state_check import verified_position
 from metadata.state.state_file import remove_database

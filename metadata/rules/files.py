@@ -35,7 +35,7 @@ from metadata.records.control import FileHandedOverRecord, FilesTombstonedRecord
 from metadata.records.records import FilesDeletedRecord, MetadataRecord
 from metadata.rules.commit import Decision
 from metadata.rules.tables import Hold
-from metadata.state.file_queries import DeletableFile
+from metadata.state.queries.file_queries import DeletableFile
 from metadata.state.speculative import FileStanding, KnownFile, SpeculativeView
 from wal.coordinates import ObjectKey
 from wal.errors import DisklessError, InvalidRequest, Rejected

@@ -32,7 +32,7 @@ from metadata.records.segment_identity import segment_digest, segment_key
 from metadata.rules.commit import Decision
 from metadata.rules.typed import has_stale_columns, schema_basis
 from metadata.state.image import CommittedImage, PartitionState, PlannedSegment
-from metadata.state.queries import BatchRow, unrolled_rows
+from metadata.state.queries.batch_queries import BatchRow, unrolled_rows
 from metadata.state.speculative import KnownFile, SpeculativeView
 from wal.coordinates import Offset, TopicIdPartition
 from wal.errors import DisklessError, Rejected, UnknownPartition

@@ -9,7 +9,5 @@
   pending is durable. `transactions`: a folder: the parts of both that are about transactions
 - `producer_state`, `producer_rows`: Kafka's rules for idempotent producers; their states as rows
 - `commit_answer`: the answer to a commit, as it is stored
-- `queries`, `offset_queries`, `file_queries`, `segment_queries`, `group_queries`: questions to the
-  committed state
-- `sink_rows`: what is committed of staged objects
+- `queries`: a folder: questions to the committed state
 """

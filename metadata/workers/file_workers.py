@@ -40,7 +40,7 @@ from metadata.metadata_settings import CoordinatorSettings
 from metadata.operations import PARQUET_SEGMENT, WRITE_AHEAD_MULTI_SEGMENT, HandedFile
 from metadata.rules.files import FilePlan, FileStep, owners_before, plan_file
 from metadata.rules.tables import GIVEN_UP, Hold
-from metadata.state.file_queries import DeletableFile
+from metadata.state.queries.file_queries import DeletableFile
 from metadata.workers.file_agreement import OtherCoordinators, give_up_files
 from metadata.workers.note_keeper import NoteKeeper
 from metadata.workers.periodic import repeat

@@ -53,10 +53,10 @@ from metadata.rules.retention import (
     retention_policy,
 )
 from metadata.state.image import PartitionState, RewriteState
-from metadata.state.queries import batch_rows
+from metadata.state.queries.batch_queries import batch_rows
+from metadata.state.queries.transaction_rows import markers_from
 from metadata.state.schema import FILES, PARTITIONS, SEGMENTS, compiled
 from metadata.state.state import checked_row
-from metadata.state.transactions.transaction_rows import markers_from
 from metadata.workers.deletion_steps import DeletingCoordinator
 from metadata.workers.periodic import repeat
 from wal.clock import Clock, Sleep

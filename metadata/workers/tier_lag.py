@@ -29,8 +29,8 @@ from sqlalchemy import Connection, Select, func, select
 from metadata.replica.replica import Replica
 from metadata.rules.segments import is_tiered
 from metadata.rules.tables import has_table
+from metadata.state.queries.segment_queries import changes_since
 from metadata.state.schema import BATCHES, PARTITIONS, SEGMENT_PLANS, TOPICS
-from metadata.state.segment_queries import changes_since
 from metadata.workers.periodic import repeat
 from wal.clock import Clock, Sleep
 

@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import itertools
 import re
 import subprocess
 import sys
@@ -76,6 +77,40 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         pytest.fail(" imports ".join(reversed(error.args[1])))
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_folders_import_each_other_in_a_circle(package: str) -> None:
+    """Nor a folder and a module beside it; what functions import when they run counts too."""
+    graphs: dict[str, dict[str, set[str]]] = {}
+    for name, tree in trees().items():
+        for other in imported_anywhere(tree):
+            shared = common_folder(name, other)
+            if shared.split(".")[0] == package and shared not in (name, other):
+                here, there = (child_of(shared, module) for module in (name, other))
+                graphs.setdefault(shared, {}).setdefault(here, set()).add(there)
+    assert graphs
+    for graph in graphs.values():
+        try:
+            TopologicalSorter(graph).prepare()
+        except CycleError as error:
+            pytest.fail(" imports ".join(reversed(error.args[1])))
+
+
+def imported_anywhere(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield from (name for name in imported_at_start([node]) if name in trees())
+
+
+def common_folder(first: str, second: str) -> str:
+    """The innermost package that both modules are in, or are; empty: none."""
+    pairs = zip(first.split("."), second.split("."), strict=False)
+    return ".".join(here for here, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def child_of(folder: str, module: str) -> str:
+    return ".".join(module.split(".")[: folder.count(".") + 2])
 
 
 def test_types_are_imported_like_everything_else() -> None:

@@ -43,8 +43,8 @@ from metadata.rules.rewriting.rewrites import (
 )
 from metadata.rules.segments import is_tiered
 from metadata.state.image import CommittedImage, PartitionState, RewriteState
-from metadata.state.queries import FileNames
-from metadata.state.segment_queries import partitions_with_small_segments, segments_from
+from metadata.state.queries.batch_queries import FileNames
+from metadata.state.queries.segment_queries import partitions_with_small_segments, segments_from
 from wal.coordinates import TopicIdPartition
 
 MERGE_BYTES_CONFIG: Final = "segment.merge.bytes"

@@ -53,8 +53,8 @@ from metadata.rewrites import (
 from metadata.rules.commit import Decision
 from metadata.rules.retention import CLEANUP_POLICY_CONFIG
 from metadata.state.image import CommittedImage, PartitionState, RewriteState
-from metadata.state.queries import FileNames
-from metadata.state.segment_queries import segments_from
+from metadata.state.queries.batch_queries import FileNames
+from metadata.state.queries.segment_queries import segments_from
 from metadata.state.speculative import KnownFile, SpeculativeView
 from wal.coordinates import TopicIdPartition
 from wal.errors import DisklessError, Rejected, UnknownPartition

@@ -1,8 +1,6 @@
-"""What the state knows of transactions.
+"""What the state keeps of transactions in memory.
 
 - `overlay`: what pending operations have written; not of transactions alone
-- `transaction_image`: committed, in memory; `transaction_view`: with what is pending
+- `transaction_image`: committed; `transaction_view`: with what is pending
 - `transitions`: what records make of a transactional id
-- `transaction_queries`: questions to SQLite; `transaction_rows`: those of readers of partitions;
-  `described_producers`: those of administrators
 """

@@ -35,7 +35,7 @@ from metadata.operations import TopicDescription
 from metadata.records.segment_identity import SEGMENTS_PREFIX, NamedSegment, named_segment
 from metadata.replica.replica import Replica
 from metadata.rules.rewriting.leftovers import may_be_committed
-from metadata.state.file_queries import known_files
+from metadata.state.queries.file_queries import known_files
 from wal.clock import Clock
 from wal.coordinates import ObjectKey
 from wal.stores.object_store import ObjectStat, ObjectStore

@@ -18,8 +18,8 @@ from metadata.records.transactions import (
     TransactionalOffsetsRecord,
     TransactionCompletedRecord,
 )
-from metadata.state.group_queries import group_offsets
-from metadata.state.transactions.transaction_queries import load_closed, pending_partitions
+from metadata.state.queries.group_queries import group_offsets
+from metadata.state.queries.transaction_queries import load_closed, pending_partitions
 from metadata.transaction_operations import (
     ClosedKey,
     ClosedTransaction,

@@ -13,8 +13,8 @@ from metadata.records.groups import (
     OffsetsDeletedRecord,
 )
 from metadata.records.transactions import TransactionalOffsetsRecord, TransactionEndedRecord
-from metadata.state.group_queries import group_offsets
-from metadata.state.transactions.transaction_queries import pending_partitions
+from metadata.state.queries.group_queries import group_offsets
+from metadata.state.queries.transaction_queries import pending_partitions
 from tests.support.coordinators.applied_state import START_MS, AppliedState, applied_state
 from tests.support.transactions.applied_transactions import assert_sound
 from wal.coordinates import TopicIdPartition

@@ -11,8 +11,8 @@ from metadata.rebuild.facts import BucketFacts, ObjectFacts, RebuildOptions
 from metadata.rebuild.plan import RebuildPlan, plan_rebuild
 from metadata.rules.commit_rows import decide_rows
 from metadata.state.image import PartitionState
+from metadata.state.queries.transaction_rows import aborted_within, ends_from
 from metadata.state.speculative import SpeculativeView
-from metadata.state.transactions.transaction_rows import aborted_within, ends_from
 from metadata.transaction_operations import NUMBER_MAX, ClosedKey
 from tests.support.coordinators.applied_state import AppliedState, applied_state
 from tests.support.rebuild.rebuild_bucket import PLACE, TOPIC, Bucket

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, create_engine
 
 from metadata import operations as ops
 from metadata.state import schema
-from metadata.state.queries import FileNames, find_batches
+from metadata.state.queries.batch_queries import FileNames, find_batches
 from metadata.state.schema.state_table import SCHEMA
 from wal.coordinates import TopicIdPartition
 from wal.records.marker_batches import Marker

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from metadata.records.records import FileCommittedRecord
 from metadata.records.transactions import EndedPartition, TransactionEndedRecord
-from metadata.state.transactions.described_producers import DescribedProducer, described_producers
+from metadata.state.queries.described_producers import DescribedProducer, described_producers
 from tests.support.coordinators.applied_state import START_MS, AppliedState, applied_state
 from wal.coordinates import TopicIdPartition
 

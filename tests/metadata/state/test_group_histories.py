@@ -22,11 +22,11 @@ from metadata.records.groups import (
 from metadata.records.records import encode_record
 from metadata.replica.state_recovery import apply_batches
 from metadata.replica.verify import check_state
-from metadata.state.group_queries import (
+from metadata.state.image import CommittedImage
+from metadata.state.queries.group_queries import (
     group_offsets,
     stored_groups,
 )
-from metadata.state.image import CommittedImage
 from metadata.state.schema import COMMIT_PERIOD_MS
 from metadata.state.state import STATE_FILE, StateDatabase
 from metadata.state.state_check import scan_state_hash

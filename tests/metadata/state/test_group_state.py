@@ -26,7 +26,7 @@ from metadata.rules.groups import (
     OFFSETS_PER_RECORD_MAX,
     group_coordinator,
 )
-from metadata.state.group_queries import (
+from metadata.state.queries.group_queries import (
     PARTITIONS_PER_READ,
     AgedOffset,
     ExpiryCursor,

@@ -21,7 +21,7 @@ from uuid import UUID
 from metadata import operations as ops
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.replica.replica import Replica
-from metadata.state.file_queries import describe_files
+from metadata.state.queries.file_queries import describe_files
 from wal import errors
 from wal.coordinates import LOG_APPEND_TIME, BatchExtent, ObjectKey, Offset, TopicIdPartition
 from wal.ulid import minted_ms

@@ -11,7 +11,7 @@ from metadata.metadata_settings import CoordinatorSettings
 from metadata.operations import CommitFile, DeleteRecords, DescribedFile, HandedFile, Tombstone
 from metadata.records.records import FilesDeletedRecord
 from metadata.replica.verify import verify_metadata
-from metadata.state.file_queries import DeletableFile
+from metadata.state.queries.file_queries import DeletableFile
 from metadata.workers.file_workers import FileWorkers
 from metadata.workers.note_keeper import NoteKeeper
 from tests.support.coordinators.coordinator_bench import CoordinatorBench, MemoryMetadataLog, batch

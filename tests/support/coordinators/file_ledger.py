@@ -24,8 +24,8 @@ from metadata.rules.files import (
     decide_tombstone,
     permuted_owners,
 )
-from metadata.state.file_queries import DeletableFile
 from metadata.state.image import CommittedImage
+from metadata.state.queries.file_queries import DeletableFile
 from metadata.state.speculative import FileStanding, KnownFile, SpeculativeView
 from wal.clock import ManualClock
 from wal.coordinates import ObjectKey

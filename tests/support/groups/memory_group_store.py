@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 
 from metadata.records.groups import NO_EXPIRY, CommittedOffset, GroupKind
-from metadata.state.group_queries import AgedOffset, ExpiryCursor, StoredGroup
+from metadata.state.queries.group_queries import AgedOffset, ExpiryCursor, StoredGroup
 from wal.clock import Clock
 from wal.coordinates import TopicIdPartition
 from wal.errors import DisklessError, NotCoordinator

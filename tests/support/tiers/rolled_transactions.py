@@ -39,8 +39,8 @@ from metadata.records.segment_identity import segment_key
 from metadata.records.transactions import EndedPartition, TransactionEndedRecord
 from metadata.rewrites import MERGE, RewriteInput, RewritePlan
 from metadata.rules.segments import decide_commit_segments
-from metadata.state.queries import FileNames, find_batches, segment_plan
-from metadata.state.segment_queries import neighbours_within
+from metadata.state.queries.batch_queries import FileNames, find_batches, segment_plan
+from metadata.state.queries.segment_queries import neighbours_within
 from metadata.state.speculative import SpeculativeView
 from tests.support.chunks.batch_builder import Row, build_batch
 from tests.support.coordinators.applied_state import START_MS, AppliedState, applied_state

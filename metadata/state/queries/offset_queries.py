@@ -10,7 +10,13 @@ from sqlalchemy import Connection, Select, case, func, select
 
 from metadata import operations as ops
 from metadata.state.image import PartitionState
-from metadata.state.queries import BatchRow, FileNames, segment_extent, stored_partition, wal_extent
+from metadata.state.queries.batch_queries import (
+    BatchRow,
+    FileNames,
+    segment_extent,
+    stored_partition,
+    wal_extent,
+)
 from metadata.state.schema import BATCHES, SEGMENTS
 from metadata.state.state import checked_row
 from wal.coordinates import LOG_APPEND_TIME

@@ -1,9 +1,9 @@
-"""Questions to the committed state, each on one read transaction in a reader thread.
+"""Where the bytes of a partition are: its batches from an offset on, and what is due to be rolled.
 
-Where the bytes of a partition are: below a frontier in Parquet segments, above it in WAL objects. A
-look-up descends once into each clustered table and walks forward, so it costs what it answers and
-not what lies before or behind it. Rows are verified against their checksums; damage is CorruptState
-for that partition alone, never other bytes.
+Below a frontier they are in Parquet segments, above it in WAL objects. A look-up descends once into
+each clustered table and walks forward, so it costs what it answers and not what lies before or
+behind it. Rows are verified against their checksums; damage is CorruptState for that partition
+alone, never other bytes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,9 +14,9 @@ from sqlalchemy import Connection, select
 from metadata import operations as ops
 from metadata.state import schema
 from metadata.state.image import PartitionState, PlannedSegment
+from metadata.state.queries.transaction_rows import Markers, aborted_within
 from metadata.state.schema.state_table import stored_rows
 from metadata.state.state import checked_row
-from metadata.state.transactions.transaction_rows import Markers, aborted_within
 from wal.coordinates import LOG_APPEND_TIME, ByteOffset, ObjectKey, Offset
 from wal.errors import CorruptState, OffsetOutOfRange, UnknownPartition
 from wal.records.marker_batches import Marker

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection
 
 from metadata.sink_operations import SinkRange
-from metadata.state.queries import FileNames, batch_rows, stored_partition
+from metadata.state.queries.batch_queries import FileNames, batch_rows, stored_partition
 from wal.chunks.kept_notes import StagedNote, StagedRun
 from wal.staging.staged_keys import sink_of
 

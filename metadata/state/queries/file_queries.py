@@ -15,11 +15,11 @@ from metadata.records.segment_identity import named_segment
 from metadata.state.image import ProducerKey
 from metadata.state.producer_rows import load_producers
 from metadata.state.producer_state import ProducerState
+from metadata.state.queries.transaction_queries import load_closed
 from metadata.state.schema import FILE_ANSWERS, FILES, LEFT_SEGMENTS, compiled, unpack_owners
 from metadata.state.schema.state_table import stored_rows
 from metadata.state.speculative import FileStanding, KnownFile
 from metadata.state.state import checked_row
-from metadata.state.transactions.transaction_queries import load_closed
 from metadata.transaction_operations import ClosedKey, ClosedTransaction
 from wal.coordinates import ObjectKey
 from wal.errors import CorruptState, UnknownFile

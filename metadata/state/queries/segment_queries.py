@@ -1,5 +1,4 @@
-"""The committed segments of a partition, as rows of the state: for planning
-rewrites of them, and for the tables that name them."""
+"""The committed segments of a partition: for plans of rewrites, and for tables that name them."""
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any, Final
@@ -9,7 +8,7 @@ from sqlalchemy import BindParameter, Connection, Select, bindparam, func, selec
 
 from metadata.rewrites import RewriteInput
 from metadata.state import schema
-from metadata.state.queries import FileNames, stored_partition
+from metadata.state.queries.batch_queries import FileNames, stored_partition
 from metadata.state.schema.state_table import stored_rows
 from metadata.state.state import checked_row, read_applied
 from metadata.table_operations import (
