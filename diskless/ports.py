@@ -340,6 +340,19 @@ class ActiveProducer(NamedTuple):
     """Where its open transaction began here; -1: it has none, or none with data here."""
 
 
+class TopicsById(Protocol):
+    """The topics, as far as this broker has heard."""
+
+    def topic_by_id(self, topic_id: UUID) -> ops.TopicDescription | None: ...
+
+
+class FollowedPartition(Protocol):
+    """A metadata partition, for those who send requests to its leader."""
+
+    @property
+    def leader(self) -> ops.Leader | None: ...
+
+
 class StoredPartitions(Protocol):
     """What is stored of partitions, as far as this broker has heard."""
 

@@ -99,10 +99,7 @@ class CoordinatorClient:
 
     def plan_segments(self, asked: PlanSegments) -> PlannedSegments:
         """Plans that are not committed yet, after planning what is due."""
-        (planned,) = self._call(PLAN_SEGMENTS, asked)
-        if isinstance(planned, DisklessError):
-            raise planned
-        return planned
+        return self._one(PLAN_SEGMENTS, asked)
 
     def commit_segments(self, segments: Sequence[RolledSegment]) -> Sequence[SegmentCommit]:
         """Offer segments for their batches; the answers match them by position."""
@@ -110,10 +107,7 @@ class CoordinatorClient:
 
     def plan_rewrites(self, asked: PlanRewrites) -> PlannedRewrites:
         """Rewrites of segments that are not committed yet, after planning what is due."""
-        (planned,) = self._call(PLAN_REWRITES, asked)
-        if isinstance(planned, DisklessError):
-            raise planned
-        return planned
+        return self._one(PLAN_REWRITES, asked)
 
     def commit_rewrites(self, rewrites: Sequence[Rewrite]) -> Sequence[RewriteCommit]:
         """Offer segments for those they are made of; the answers match them by position."""
@@ -121,10 +115,7 @@ class CoordinatorClient:
 
     def read_topic(self, name: str) -> ReadableTopic:
         """Where the records of a topic lie. Raises: UnknownPartition."""
-        (topic,) = self._call(READ_TOPIC, [name])
-        if isinstance(topic, DisklessError):
-            raise topic
-        return topic
+        return self._one(READ_TOPIC, [name])
 
     def read_offsets(self, asked: Sequence[ListOffsets]) -> Sequence[ListedOffset]:
         """Offsets for timestamps, strictly consistent; an error is in its entry."""
@@ -144,10 +135,7 @@ class CoordinatorClient:
 
     def list_tables(self, asked: ListTables) -> ListedTables:
         """Topics that are tables, and where their objects lie."""
-        (listed,) = self._call(LIST_TABLES, asked)
-        if isinstance(listed, DisklessError):
-            raise listed
-        return listed
+        return self._one(LIST_TABLES, asked)
 
     def list_segments(self, asked: Sequence[ListSegments]) -> Sequence[ListedSegments]:
         """Live segments of partitions; the answers match them by position."""
@@ -160,10 +148,7 @@ class CoordinatorClient:
 
     def open_sink(self, asked: OpenSink) -> OpenedSink:
         """Whether a sink may commit to topics, and what its tasks must know of them."""
-        (opened,) = self._call(OPEN_SINK, asked)
-        if isinstance(opened, DisklessError):
-            raise opened
-        return opened
+        return self._one(OPEN_SINK, asked)
 
     def commit_staged(self, asked: CommitStaged) -> SinkCommit:
         """Commit staged objects as one batch of their sink, or as the repetition that it is.
@@ -191,24 +176,24 @@ class CoordinatorClient:
 
     def list_access_tokens(self, user: str) -> Sequence[AccessToken]:
         """Those of the user, or of all where it is empty."""
-        (listed,) = self._call(LIST_ACCESS_TOKENS, [user])
-        if isinstance(listed, DisklessError):
-            raise listed
-        return listed.tokens
+        return self._one(LIST_ACCESS_TOKENS, [user]).tokens
 
     def list_transactions(self, asked: ListTransactions) -> Sequence[Transaction]:
         """The next transactional ids in the order of their names, or those that are named."""
-        (listed,) = self._call(LIST_TRANSACTIONS, asked)
-        if isinstance(listed, DisklessError):
-            raise listed
-        return listed.transactions
+        return self._one(LIST_TRANSACTIONS, asked).transactions
 
     def abort_transaction(self, asked: AbortTransaction) -> Transaction:
         """The transaction as it was before; what was open has ended, or soon will have."""
-        (aborted,) = self._call(ABORT_TRANSACTIONS, [asked])
-        if isinstance(aborted, DisklessError):
-            raise aborted
-        return aborted
+        return self._one(ABORT_TRANSACTIONS, [asked])
+
+    def _one(
+        self, operation: Operation[Request, Answer | DisklessError], request: Request
+    ) -> Answer:
+        """The answer to a request that has one. Raises the error that it may be."""
+        (answer,) = self._call(operation, request)
+        if isinstance(answer, DisklessError):
+            raise answer
+        return answer
 
     def _call(self, operation: Operation[Request, Answer], request: Request) -> Sequence[Answer]:
         return self._run(lambda broker: broker.call(operation, request))

@@ -73,7 +73,6 @@ def roll(
     *,
     typed: TypedColumns = NO_TYPED_COLUMNS,
     settings: RollSettings | None = None,
-    temporary_directory: str | None = None,
 ) -> Rolled:
     """Write the segment of `plan`, or find it written; returns what lies in the store, exactly.
 
@@ -82,7 +81,7 @@ def roll(
     _check_plan(plan)
     written = existing_segment(store, plan.object_key, _identity(plan))
     if written is None:
-        written = _write(plan, store, typed, settings or RollSettings(), temporary_directory)
+        written = _write(plan, store, typed, settings or RollSettings())
     segment = RolledSegment(
         partition=plan.partition,
         object_key=plan.object_key,
@@ -124,9 +123,8 @@ def _write(
     store: BlockingStore,
     typed: TypedColumns,
     settings: RollSettings,
-    temporary_directory: str | None,
 ) -> WrittenSegment:
-    with tempfile.TemporaryFile(prefix="diskless-roll-", dir=temporary_directory) as file:
+    with tempfile.TemporaryFile(prefix="diskless-roll-") as file:
         with SegmentWriter(
             file,
             _identity(plan),

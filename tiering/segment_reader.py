@@ -107,8 +107,6 @@ class SegmentReaderStatistics(NamedTuple):
 
     row_groups_decoded: int = 0
     row_group_hits: int = 0
-    footers_read: int = 0
-    footer_hits: int = 0
     prefetches: int = 0
 
 
@@ -153,8 +151,6 @@ class SegmentReader:
         return SegmentReaderStatistics(
             row_groups_decoded=self._row_groups.loads,
             row_group_hits=self._row_groups.hits,
-            footers_read=self._footers.loads,
-            footer_hits=self._footers.hits,
             prefetches=self._prefetches,
         )
 

@@ -17,10 +17,10 @@ turns of the event loop; a shielded future takes three.
 import asyncio
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 _Result = TypeVar("_Result")
 
@@ -106,6 +106,12 @@ class Job(Generic[_Result]):
         for waiting in self._waiting:
             if not waiting.done():
                 waiting.set_result(None)
+
+
+class RunInThread(Protocol):
+    """Runs something that blocks or computes in a thread, a few at a time: `WorkerThreads.run`."""
+
+    def __call__(self, work: Callable[[], _Result], /) -> Awaitable[_Result]: ...
 
 
 _Queue = SimpleQueue[_Work | Job[Any] | None]

@@ -14,7 +14,7 @@ that named a topic by id may not be allowed to know what it is called.
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 from uuid import UUID
 
 from diskless.api.errors import GroupAuthorizationFailed, TransactionalIdAuthorizationFailed
@@ -26,8 +26,7 @@ from diskless.authorization import (
     Authorizer,
     ResourceType,
 )
-from diskless.ports import ClientInfo
-from metadata.operations import TopicDescription
+from diskless.ports import ClientInfo, TopicsById
 from wal.errors import ClusterAuthorizationFailed, DisklessError, TopicAuthorizationFailed
 
 _Row = TypeVar("_Row")
@@ -41,12 +40,6 @@ NOTHING_REFUSED: Final[Refused] = MappingProxyType({})
 
 NOT_ASKED: Final = -(2**31)
 """Authorized operations when the request did not ask for them."""
-
-
-class TopicsById(Protocol):
-    """The topics, as far as this broker has heard."""
-
-    def topic_by_id(self, topic_id: UUID) -> TopicDescription | None: ...
 
 
 class Access:

@@ -25,11 +25,11 @@ from diskless.cluster.presence import Presence
 from diskless.cluster.produce_routing import ProduceRouting
 from diskless.cluster.reachable import ReachableBroker, brokers_at
 from diskless.listeners.endpoints import Endpoint, format_endpoints, parse_endpoints
-from diskless.ports import BrokerEndpoint, ClientInfo
+from diskless.ports import BrokerEndpoint, ClientInfo, TopicsById
 from metadata.clients.routed_client import RoutedClient
 from metadata.coordinator.candidate import Candidate
 from metadata.metadata_version import METADATA_VERSION
-from metadata.operations import CATALOGUE, Leader, RegisteredBroker, TopicDescription
+from metadata.operations import CATALOGUE, Leader, RegisteredBroker
 from wal.clock import Clock, Sleep
 from wal.coordinates import TopicIdPartition
 from wal.errors import CommitOutcomeUnknown, Retriable
@@ -128,19 +128,13 @@ class LedPartition(Protocol):
     def replica(self) -> FollowedReplica: ...
 
 
-class KnownTopics(Protocol):
-    """The part of `RoutedClient` that membership uses."""
-
-    def topic_by_id(self, topic_id: uuid.UUID) -> TopicDescription | None: ...
-
-
 class SharedCluster:
     """`diskless.ports.Cluster` of all brokers that share a bucket prefix."""
 
     def __init__(
         self,
         partitions: Sequence[LedPartition],
-        registry: KnownTopics,
+        registry: TopicsById,
         *,
         cluster_id: str,
         myself: ReachableBroker,

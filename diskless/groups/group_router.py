@@ -13,7 +13,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from itertools import chain
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from diskless.groups import requests
 from diskless.groups.consumer.consumer_requests import STRING_BYTES_MAX, refused_heartbeat
@@ -28,12 +28,11 @@ from diskless.groups.group_store import GroupStore
 from diskless.groups.offsets import TopicsWith
 from diskless.groups.settings import GroupSettings
 from diskless.loop.long_work import Steps, mapped
-from diskless.ports import ClientInfo
+from diskless.ports import ClientInfo, FollowedPartition
 from diskless.replica.purgatory import Purgatory
 from diskless.transactions.errors import TransactionNotKnown
 from diskless.transactions.numbered_batches import Numbers, as_producer_error
 from diskless.transactions.transaction_router import Producer
-from metadata.operations import Leader
 from metadata.transaction_operations import (
     AddToTransaction,
     JoinTransaction,
@@ -43,13 +42,6 @@ from wal.clock import Clock, Sleep
 from wal.errors import DisklessError, InvalidRequest
 
 _Result = TypeVar("_Result")
-
-
-class FollowedPartition(Protocol):
-    """A metadata partition as the router sees it."""
-
-    @property
-    def leader(self) -> Leader | None: ...
 
 
 class GroupRouter:

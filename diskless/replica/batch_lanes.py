@@ -27,7 +27,6 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Final, NamedTuple, Protocol, Self
 
 import structlog
@@ -114,14 +113,9 @@ class BatchLanes:
         await self._workers.__aenter__()
         return self
 
-    async def __aexit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._is_closing = True
-        await self._workers.__aexit__(error_type, error, traceback)
+        await self._workers.__aexit__()
         await self._threads.close()
         lanes, self._lanes = self._lanes, {}
         for lane in lanes.values():

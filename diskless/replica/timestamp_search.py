@@ -22,7 +22,6 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
-from types import TracebackType
 from typing import Final, NamedTuple, Protocol, Self, TypeVar
 
 from diskless.loop.fair_workers import FairWorkers
@@ -92,13 +91,8 @@ class TimestampSearch:
         await self._workers.__aenter__()
         return self
 
-    async def __aexit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self._workers.__aexit__(error_type, error, traceback)
+    async def __aexit__(self, *_: object) -> None:
+        await self._workers.__aexit__()
         await self._threads.close()
 
     async def exact(

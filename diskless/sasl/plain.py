@@ -13,24 +13,18 @@ import functools
 import hmac
 import random
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
-from typing import Final, Protocol
+from typing import Final
 
 from diskless.sasl.mechanisms import AuthenticationFailed, Step
 from diskless.sasl.scram_users import FoundCredential, ScramUsers
 from metadata.scram.credentials import is_password_of
 from wal.clock import Clock
+from wal.worker_threads import RunInThread
 
 REMEMBERED_S: Final = 300.0
 REMEMBERED_MAX: Final = 10_000
 PASSWORD_BYTES_MAX: Final = 1_024
 _KEY_BYTES: Final = 32
-
-
-class RunInThread(Protocol):
-    """Runs something that takes milliseconds, a few at a time; `WorkerThreads.run`."""
-
-    def __call__(self, work: Callable[[], bool], /) -> Awaitable[bool]: ...
 
 
 class PasswordCheck:

@@ -19,8 +19,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from types import MappingProxyType, TracebackType
-from typing import Final, NamedTuple, Self
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, Self
 
 import structlog
 
@@ -255,13 +255,8 @@ class KafkaServer:
             self._stack = stack.pop_all()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self._stack.__aexit__(kind, error, traceback)
+    async def __aexit__(self, *error: Any) -> None:
+        await self._stack.__aexit__(*error)
 
     @property
     def address(self) -> tuple[str, int]:

@@ -15,7 +15,6 @@ what is left with an error.
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from types import TracebackType
 from typing import Final, Generic, NamedTuple, Self, TypeVar
 
 from wal.errors import DisklessError, StorageFailed
@@ -57,12 +56,7 @@ class CallLanes(Generic[Question, Answer]):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._is_closed = True
         calling = [*self._calling.values()]
         for task in calling:

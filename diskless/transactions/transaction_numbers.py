@@ -22,7 +22,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from types import TracebackType
 from typing import Final, Self
 
 from diskless.transactions.call_lanes import CallLanes
@@ -83,12 +82,7 @@ class TransactionNumbers:
             await self._stack.enter_async_context(lanes)
         return self
 
-    async def __aexit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
     def ask(self, asked: JoinTransaction) -> Answer:

@@ -8,10 +8,10 @@ leads, the answer is NotTransactionCoordinator, whereupon clients ask who does.
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from diskless.loop.long_work import each
-from diskless.ports import ProducerIds
+from diskless.ports import FollowedPartition, ProducerIds
 from diskless.transactions.errors import (
     NotTransactionCoordinator,
     TransactionCoordinatorUnavailable,
@@ -23,7 +23,7 @@ from diskless.transactions.transaction_coordinator import (
     TransactionStore,
 )
 from diskless.transactions.transaction_ends import Tell
-from metadata.operations import Leader, TopicDescription
+from metadata.operations import TopicDescription
 from metadata.transaction_operations import (
     EPOCH_MAX,
     AbortTransaction,
@@ -44,13 +44,6 @@ NOTHING_REFUSED: Final[Mapping[Any, DisklessError]] = MappingProxyType({})
 
 
 OUTCOMES: Final = ("committed", "aborted", "timed_out")
-
-
-class FollowedPartition(Protocol):
-    """A metadata partition as the router sees it."""
-
-    @property
-    def leader(self) -> Leader | None: ...
 
 
 class Producer(NamedTuple):

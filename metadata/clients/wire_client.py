@@ -124,8 +124,7 @@ class _Pending:
 class Connection(asyncio.Protocol):
     """One life of the connection: frames out, frames in, in order."""
 
-    def __init__(self, response_bytes_max: int, on_lost: Callable[["Connection"], None]) -> None:
-        self._response_bytes_max = response_bytes_max
+    def __init__(self, on_lost: Callable[["Connection"], None]) -> None:
         self._on_lost = on_lost
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
@@ -150,7 +149,7 @@ class Connection(asyncio.Protocol):
             self._received += data
         while len(self._received) >= _FRAME_LENGTH.size:
             (length,) = _FRAME_LENGTH.unpack_from(self._received)
-            if not _RESPONSE_BYTES_MIN <= length <= self._response_bytes_max:
+            if not _RESPONSE_BYTES_MIN <= length <= RESPONSE_BYTES_MAX:
                 self.drop(f"an answer of {length} bytes")
                 return
             end = _FRAME_LENGTH.size + length
@@ -243,7 +242,6 @@ class WireClient(CoordinatorClient):
         log_in: LogIn | None = None,
         in_flight_max: int = IN_FLIGHT_MAX,
         request_bytes_max: int = REQUEST_BYTES_MAX,
-        response_bytes_max: int = RESPONSE_BYTES_MAX,
     ) -> None:
         """With `log_in`, `rng` is one that nobody can predict."""
         self.address: Final = f"{host}:{port}"
@@ -256,7 +254,6 @@ class WireClient(CoordinatorClient):
         self._log_in = log_in
         self._in_flight_max = in_flight_max
         self._request_bytes_max = request_bytes_max
-        self._response_bytes_max = response_bytes_max
         self._connection: Connection | None = None
         self._ending: set[asyncio.Future[None]] = set()
         # Calls that wait for the connection go first when it is there, in their order.
@@ -421,7 +418,7 @@ class WireClient(CoordinatorClient):
             raise CommitFailed(f"the connection to {self.address} is closed")
 
     def _new_connection(self) -> Connection:
-        return Connection(self._response_bytes_max, self._was_lost)
+        return Connection(self._was_lost)
 
     def _was_lost(self, connection: Connection) -> None:
         """One that was of use is made again at once; else the peer is left alone for a while."""

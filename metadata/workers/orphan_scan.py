@@ -121,7 +121,6 @@ class OrphanScan:
         self._store_asked_at = 0.0
         self._last_success = clock.monotonic()
         # What follows is for the metrics, and counts from the start of this scan.
-        self.shards_scanned = 0
         self.objects_seen = 0
         self.foreign_names = 0
         """Names below wal/ that are no WAL object's; they are never touched."""
@@ -182,7 +181,6 @@ class OrphanScan:
             pivot = self._somewhere_behind(prefix, position)
             await self._scan_range(prefix, pivot, None)
             await self._scan_range(prefix, position, pivot)
-        self.shards_scanned += 1
         self._last_success = self._clock.monotonic()
 
     async def scan_staged(self) -> None:

@@ -94,13 +94,12 @@ def rewrite(
     removed: Int64s,
     store: BlockingStore,
     *,
-    temporary_directory: str | None = None,
     row_group_bytes: int = ROW_GROUP_BYTES,
 ) -> RewrittenSegment:
     """Write the output without the records at the offsets `removed`, which ascend."""
     written = existing_segment(store, task.object_key, task.identity)
     if written is None:
-        written = _write(task, removed, store, temporary_directory, row_group_bytes)
+        written = _write(task, removed, store, row_group_bytes)
     total = sum(segment.record_count for segment in task.plan.inputs)
     return RewrittenSegment(
         base_offset=Offset(task.identity.base_offset),
@@ -118,7 +117,6 @@ def _write(
     task: OutputTask,
     removed: Int64s,
     store: BlockingStore,
-    temporary_directory: str | None,
     row_group_bytes: int,
 ) -> WrittenSegment:
     inputs = [_read_input(segment, store) for segment in task.plan.inputs]
@@ -128,7 +126,7 @@ def _write(
     found = [source for one in inputs for source in one.sources]
     with ThreadPoolExecutor(_HEADS_AT_ONCE, thread_name_prefix="compact-head") as threads:
         sources = existing_sources(store, found, threads)
-    with tempfile.TemporaryFile(prefix="diskless-compact-", dir=temporary_directory) as file:
+    with tempfile.TemporaryFile(prefix="diskless-compact-") as file:
         with SegmentWriter(
             file, task.identity, sources, typed=typed, typed_columns=made_by(footers)
         ) as writer:

@@ -62,9 +62,7 @@ class _Input(NamedTuple):
     schema: pa.Schema
 
 
-def merge(
-    plan: RewritePlan, store: BlockingStore, *, temporary_directory: str | None = None
-) -> RewrittenSegment:
+def merge(plan: RewritePlan, store: BlockingStore) -> RewrittenSegment:
     """Write the segment that takes the place of all inputs, or find it written.
 
     Blocks. Failpoints: merge.before_put, merge.after_put.
@@ -78,7 +76,7 @@ def merge(
             _check_neighbours(key, inputs)
             found = [source for one in inputs for source in one.sources]
             sources = existing_sources(store, found, readers)
-            written = _write(key, identity, store, inputs, sources, readers, temporary_directory)
+            written = _write(key, identity, store, inputs, sources, readers)
     records = sum(one.record_count for one in plan.inputs)
     if written.counts.records != records:
         raise CorruptSegment(f"{key}: {written.counts.records} rows of {records} in its inputs")
@@ -165,9 +163,8 @@ def _write(
     inputs: Sequence[_Input],
     sources: Sequence[SourceRange],
     readers: ThreadPoolExecutor,
-    temporary_directory: str | None,
 ) -> WrittenSegment:
-    with tempfile.TemporaryFile(prefix="diskless-merge-", dir=temporary_directory) as file:
+    with tempfile.TemporaryFile(prefix="diskless-merge-") as file:
         typed = union_of_typed([one.schema for one in inputs])
         typed_columns = made_by([one.footer for one in inputs])
         with SegmentWriter(

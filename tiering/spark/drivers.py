@@ -69,16 +69,16 @@ _LOCAL_DEFAULTS: Final = {
 # Spark's chatter at start and its stack traces for what is reported anyway would hide the job's own
 # lines; what remains is what makes Spark stop.
 _LOG4J: Final = """\
-rootLogger.level = {level}
+rootLogger.level = fatal
 # PySpark's gateway counts as a shell; of equal level, it prints no hint about log levels.
 logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
-logger.gateway.level = {level}
+logger.gateway.level = fatal
 rootLogger.appenderRef.stderr.ref = stderr
 appender.stderr.type = Console
 appender.stderr.name = stderr
 appender.stderr.target = SYSTEM_ERR
 appender.stderr.layout.type = PatternLayout
-appender.stderr.layout.pattern = spark: %p %c{{1}}: %m%n
+appender.stderr.layout.pattern = spark: %p %c{1}: %m%n
 """
 
 
@@ -103,9 +103,7 @@ class Driver(Protocol):
         """Also one that is gone already."""
 
 
-def start_driver(
-    master: str | None, remote: str | None, settings: Mapping[str, str], log_level: str
-) -> Driver:
+def start_driver(master: str | None, remote: str | None, settings: Mapping[str, str]) -> Driver:
     """Start Spark where `master` says, or open a session on the server `remote` (`sc://…`).
 
     `settings` may have either, as spark.master and spark.remote; without both SPARK_REMOTE counts.
@@ -118,7 +116,7 @@ def start_driver(
     if master is not None and master.startswith("sc://"):
         raise InvalidSettings(f"{_shown(master)} is a Spark Connect server: give it as --remote")
     if not remote:
-        return OwnDriver(master, asked, log_level)
+        return OwnDriver(master, asked)
     if master is not None:
         raise InvalidSettings(
             f"the job runs on one Spark: on the Spark Connect server {_shown(remote)} (--remote,"
@@ -134,14 +132,14 @@ def start_driver(
 class OwnDriver:
     """Spark whose driver is this process."""
 
-    def __init__(self, master: str | None, settings: Mapping[str, str], log_level: str) -> None:
+    def __init__(self, master: str | None, settings: Mapping[str, str]) -> None:
         require_java()
         asked = dict(settings) | ({} if master is None else {"spark.master": master})
         self._jobs = 0
         with ExitStack() as cleanup:
             directory = Path(cleanup.enter_context(_temporary_directory()))
             log4j = directory / "log4j2.properties"
-            log4j.write_text(_LOG4J.format(level=log_level.lower()))
+            log4j.write_text(_LOG4J)
             # The JVM reads spark-defaults.conf, and behind spark-submit it runs already. So what it
             # was told is known when it is there; only its own options have to come before.
             java_options = f"{_JAVA_OPTIONS} -Dlog4j2.configurationFile={log4j.as_uri()}"

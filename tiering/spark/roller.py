@@ -56,9 +56,8 @@ class SparkRoller:
         remote: str | None = None,
         spark_settings: Mapping[str, str] | None = None,
         registry: RegistrySettings | None = None,
-        log_level: str = "FATAL",
     ) -> None:
-        self._start = partial(start_driver, master, remote, dict(spark_settings or {}), log_level)
+        self._start = partial(start_driver, master, remote, dict(spark_settings or {}))
         self._registry = registry
         self._driver: Driver | None = None
 

@@ -139,11 +139,9 @@ class Registrar:
         self._hidden_counts = HiddenCounts(store)
         self._clock = clock
         self._rng = rng
-        self._unnamed_deleted = 0
 
     def run_pass(self, tables: Sequence[TableDescription]) -> TablesReport:
         """Writes those of `tables` that are due."""
-        self._unnamed_deleted = 0
         results = []
         waiting = 0
         for table in tables:
@@ -156,7 +154,7 @@ class Registrar:
                 # Also what PyIceberg raises: one table's trouble is no other's.
                 failure = f"{type(error).__name__}: {error}"
                 results.append(TableResult(table.topic_name, failure=failure))
-        return TablesReport(tables=results, waiting=waiting, unnamed_deleted=self._unnamed_deleted)
+        return TablesReport(tables=results, waiting=waiting)
 
     def _written(self, table: TableDescription) -> TableResult:
         for _ in range(ATTEMPTS_MAX):
@@ -353,7 +351,7 @@ class Registrar:
         """The pointer is at `key`, which holds `metadata`."""
         if metadata.last_sequence_number % SWEEP_EVERY:
             return
-        self._unnamed_deleted += delete_unnamed(
+        delete_unnamed(
             self._store,
             self._files,
             table.topic_id,

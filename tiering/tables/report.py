@@ -28,8 +28,6 @@ class TablesReport:
     tables: Sequence[TableResult] = ()
     waiting: int = 0
     """Tables whose commit interval is not over."""
-    unnamed_deleted: int = 0
-    """Metadata files that nothing named."""
 
     @property
     def failures(self) -> Sequence[TableResult]:

@@ -24,7 +24,6 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Lock
-from types import TracebackType
 from typing import Final
 from uuid import UUID
 
@@ -165,13 +164,8 @@ class _Stream(io.BytesIO):
             self._file.length_bytes = len(data)
             self._store.write(self._file.location, data)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None:
+    def __exit__(self, *error: object) -> None:
+        if error[0] is None:
             self.close()
         else:
             super().close()

@@ -19,8 +19,8 @@ that are known stay good.
 import asyncio
 import functools
 import json
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import jwt
 import structlog
@@ -28,6 +28,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
 from diskless.sasl.oauth.key_source import FETCH_MAX_S, Fetch, KeysUnavailable
 from wal.clock import Clock, Sleep
+from wal.worker_threads import RunInThread
 
 ASK_INTERVAL_S: Final = 30.0
 RETRY_S: Final = 30.0
@@ -62,17 +63,11 @@ class TokenKey(NamedTuple):
     """As PyJWT's algorithms take it."""
 
 
-class RunFetch(Protocol):
-    """Runs something that blocks in a thread; `WorkerThreads.run`."""
-
-    def __call__(self, work: Callable[[], Sequence[TokenKey]], /) -> Awaitable[Any]: ...
-
-
 class TokenKeys:
     """The keys in use; lives on one event loop."""
 
     def __init__(
-        self, fetch: Fetch, *, refresh_s: float, run: RunFetch, clock: Clock, sleep: Sleep
+        self, fetch: Fetch, *, refresh_s: float, run: RunInThread, clock: Clock, sleep: Sleep
     ) -> None:
         self._fetch = fetch
         self._refresh_s = refresh_s

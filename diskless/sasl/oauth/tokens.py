@@ -16,8 +16,8 @@ Failure case: AuthenticationFailed, with a cause for the log.
 
 import functools
 import math
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, NamedTuple, Protocol
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 
 import jwt
 
@@ -26,6 +26,7 @@ from diskless.sasl.oauth.oauth_settings import AUDIENCE, ISSUER, JWKS_URL, OAuth
 from diskless.sasl.oauth.token_keys import ALGORITHMS, TokenKey, TokenKeys
 from wal.clock import Clock
 from wal.errors import InvalidSettings
+from wal.worker_threads import RunInThread
 
 TOKEN_BYTES_MAX: Final = 32 << 10
 USER_LENGTH_MAX: Final = 255
@@ -41,17 +42,11 @@ class Bearer(NamedTuple):
     """By the wall clock."""
 
 
-class RunCheck(Protocol):
-    """Runs something that computes in a thread, a few at a time; `WorkerThreads.run`."""
-
-    def __call__(self, work: Callable[[], Any], /) -> Awaitable[Any]: ...
-
-
 class TokenCheck:
     """Checks tokens of one authorization server; one for a broker."""
 
     def __init__(
-        self, settings: OAuthSettings, keys: TokenKeys, *, run: RunCheck, clock: Clock
+        self, settings: OAuthSettings, keys: TokenKeys, *, run: RunInThread, clock: Clock
     ) -> None:
         """Raises InvalidSettings."""
         self._audience = [one.strip() for one in settings.audience.split(",") if one.strip()]

@@ -39,5 +39,5 @@ def test_what_names_no_one_spark_is_refused(
     if environment:
         monkeypatch.setenv("SPARK_REMOTE", environment)
     with pytest.raises(InvalidSettings, match=complaint) as refused:
-        start_driver(master, remote, settings, "FATAL")
+        start_driver(master, remote, settings)
     assert "secret" not in str(refused.value)

@@ -22,6 +22,7 @@ import pyarrow as pa
 from tiering.merging.typed_union import as_field, field_id
 from tiering.typed_columns import TypedColumns
 from tiering.types.registry import HttpRegistry, registry_settings
+from tiering.types.typed_roll import libraries_of_types
 from wal.clock import SystemClock
 from wal.errors import InvalidSettings
 
@@ -68,14 +69,8 @@ class WalTypes:
 
     def _opened(self) -> TypedColumns:
         read = self._read
-        try:
+        with libraries_of_types():
             from tiering.types.typed_rows import TypedRows
-        except ModuleNotFoundError as error:
-            if error.name not in ("duckdb", "polars"):
-                raise
-            raise InvalidSettings(
-                f"typed columns need {error.name} where tasks run: pip install 'diskless[types]'"
-            ) from error
         settings = registry_settings(read.registry_url, read.registry_auth, os.environ)
         registry = None if settings is None else HttpRegistry(settings, SystemClock())
         return TypedRows(read.encoded, registry)
