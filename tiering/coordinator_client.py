@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from metadata import operations as ops
 from metadata.access_tokens import AccessToken, AlterAccessToken
 from metadata.clients.sasl_login import log_in
 from metadata.clients.wire_client import WireClient, connect_securely
@@ -35,19 +36,6 @@ from metadata.messages.readers import READ_EXTENTS, READ_OFFSETS, READ_TOPIC
 from metadata.messages.sinks import COMMIT_STAGED, OPEN_SINK
 from metadata.messages.tables import COMMIT_TABLES, LIST_SEGMENTS, LIST_TABLES
 from metadata.messages.transactions import ABORT_TRANSACTIONS, LIST_TRANSACTIONS
-from metadata.operations import (
-    READ_COMMITTED,
-    FindBatches,
-    FoundBatches,
-    ListedOffset,
-    ListOffsets,
-    PlannedSegments,
-    PlanSegments,
-    ReadableTopic,
-    RolledSegment,
-    SegmentCommit,
-    SetTopicColumns,
-)
 from metadata.rewrites import PlannedRewrites, PlanRewrites, Rewrite, RewriteCommit
 from metadata.sink_operations import CommitStaged, OpenedSink, OpenSink, SinkCommit
 from metadata.table_operations import (
@@ -97,11 +85,11 @@ class CoordinatorClient:
         """See whether a broker lets us in. Raises CommitFailed, LoginRefused."""
         self._run(WireClient.connect)
 
-    def plan_segments(self, asked: PlanSegments) -> PlannedSegments:
+    def plan_segments(self, asked: ops.PlanSegments) -> ops.PlannedSegments:
         """Plans that are not committed yet, after planning what is due."""
         return self._one(PLAN_SEGMENTS, asked)
 
-    def commit_segments(self, segments: Sequence[RolledSegment]) -> Sequence[SegmentCommit]:
+    def commit_segments(self, segments: Sequence[ops.RolledSegment]) -> Sequence[ops.SegmentCommit]:
         """Offer segments for their batches; the answers match them by position."""
         return self._call(COMMIT_SEGMENTS, segments)
 
@@ -113,24 +101,24 @@ class CoordinatorClient:
         """Offer segments for those they are made of; the answers match them by position."""
         return self._call(COMMIT_REWRITES, rewrites)
 
-    def read_topic(self, name: str) -> ReadableTopic:
+    def read_topic(self, name: str) -> ops.ReadableTopic:
         """Where the records of a topic lie. Raises: UnknownPartition."""
         return self._one(READ_TOPIC, [name])
 
-    def read_offsets(self, asked: Sequence[ListOffsets]) -> Sequence[ListedOffset]:
+    def read_offsets(self, asked: Sequence[ops.ListOffsets]) -> Sequence[ops.ListedOffset]:
         """Offsets for timestamps, strictly consistent; an error is in its entry."""
         return self._call(READ_OFFSETS, asked)
 
     def read_extents(
-        self, asked: Sequence[FindBatches], *, extents_max: int
-    ) -> Sequence[FoundBatches]:
+        self, asked: Sequence[ops.FindBatches], *, extents_max: int
+    ) -> Sequence[ops.FoundBatches]:
         """Where committed records lie, from the extent with the asked offset on, up to the last
         stable offset; what of them is aborted is told. An error is in its entry.
 
         At most `extents_max` of each partition; the byte limits of `asked` are not looked at. The
         broker may be behind, and then give fewer, or none.
         """
-        message = FindBatchesMessage(asked, _INT32_MAX, extents_max, isolation=READ_COMMITTED)
+        message = FindBatchesMessage(asked, _INT32_MAX, extents_max, isolation=ops.READ_COMMITTED)
         return self._call(READ_EXTENTS, message)
 
     def list_tables(self, asked: ListTables) -> ListedTables:
@@ -163,7 +151,7 @@ class CoordinatorClient:
         return answer
 
     def set_topic_columns(
-        self, columns: Sequence[SetTopicColumns]
+        self, columns: Sequence[ops.SetTopicColumns]
     ) -> Sequence[DisklessError | None]:
         """Offer typed columns; the answers match them by position."""
         return self._call(OFFER_TOPIC_COLUMNS, columns)

@@ -23,14 +23,7 @@ from diskless.topics.topic_config_kinds import (
 )
 from diskless.topics.topic_config_kinds import ConfigKind as ConfigKind
 from diskless.topics.topic_config_kinds import TopicConfig as TopicConfig
-from tiering.types.schema_configs import (
-    FORMATS,
-    INLINE,
-    NO_FORMAT,
-    SIDES,
-    SOURCES,
-    check_schema_configs,
-)
+from tiering.types import schema_configs
 from tiering.types.shapes import SCHEMA_BYTES_MAX
 from wal.coordinates import CREATE_TIME, LOG_APPEND_TIME
 from wal.errors import InvalidConfig
@@ -64,16 +57,16 @@ def _schema_configs(side: str) -> tuple[TopicConfig, ...]:
         ),
         choice_config(
             f"{side}.schema.format",
-            NO_FORMAT,
-            FORMATS,
+            schema_configs.NO_FORMAT,
+            schema_configs.FORMATS,
             f"What {side}s are written in. With json or avro, segments have them as typed columns "
             f"too, in `{column}`; Protobuf is not read. Brokers refuse no record for it. Not one "
             "of Kafka's keys.",
         ),
         choice_config(
             f"{side}.schema.source",
-            INLINE,
-            SOURCES,
+            schema_configs.INLINE,
+            schema_configs.SOURCES,
             f"Where the schema of {side}s is: 'inline' in {side}.schema; 'registry:id' in a "
             "registry, by the id in front of each; 'registry:latest' there too, the newest of "
             f"the subject <topic>-{side}. `diskless tier` knows the registry. Not one of Kafka's "
@@ -333,7 +326,7 @@ _TABLE: Final = (
 TOPIC_CONFIGS: Final[Mapping[str, TopicConfig]] = {
     config.name: config
     for config in sorted(
-        (*_TABLE, *(config for side in SIDES for config in _schema_configs(side))),
+        (*_TABLE, *(config for side in schema_configs.SIDES for config in _schema_configs(side))),
         key=lambda config: config.name,
     )
 }
@@ -365,7 +358,7 @@ def check_topic_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
             f"conflict topic config setting {_COMPACTION_LAGS[0]} ({low}) > "
             f"{_COMPACTION_LAGS[1]} ({high})"
         )
-    check_schema_configs(checked)
+    schema_configs.check_schema_configs(checked)
     return checked
 
 

@@ -22,17 +22,8 @@ from metadata.transaction_operations import (
     JoinTransaction,
     TransactionPartition,
 )
+from wal import errors
 from wal.coordinates import TopicIdPartition
-from wal.errors import (
-    ConcurrentTransactions,
-    DisklessError,
-    InvalidProducerIdMapping,
-    InvalidTransactionState,
-    OutcomeUnknown,
-    ProducerFenced,
-    Retriable,
-    StaleProducerEpoch,
-)
 from wal.records.record_batch import BatchHeader
 
 ADDED_FROM: Final = 12
@@ -71,7 +62,7 @@ class NumberedBatches:
         if self._producer is None:
             self._producer = producer
         elif self._producer != producer:
-            raise InvalidProducerIdMapping("batches of several producers under one id")
+            raise errors.InvalidProducerIdMapping("batches of several producers under one id")
         answer = self._answers.get(partition)
         if answer is None:
             answer = self._answers[partition] = asyncio.get_running_loop().create_future()
@@ -105,7 +96,7 @@ class NumberedBatches:
     def _all_answered(
         self, answers: Mapping[TopicIdPartition, Answer], joined: JoinedTransaction
     ) -> None:
-        if isinstance(joined.error, InvalidTransactionState) and len(answers) > 1:
+        if isinstance(joined.error, errors.InvalidTransactionState) and len(answers) > 1:
             for partition, answer in answers.items():
                 self._ask({partition: answer}, _tell)
         else:
@@ -121,18 +112,18 @@ def _tell(
         answer.set_result(joined)
 
 
-def as_producer_error(error: DisklessError, *, adds: bool = False) -> DisklessError:
+def as_producer_error(error: errors.DisklessError, *, adds: bool = False) -> errors.DisklessError:
     """Returns what a producer is told that has not asked the coordinator itself.
 
     One of version 2 knows that its last transaction may still be being ended.
     """
-    if adds and isinstance(error, ConcurrentTransactions):
+    if adds and isinstance(error, errors.ConcurrentTransactions):
         return error
-    if isinstance(error, InvalidTransactionState):
+    if isinstance(error, errors.InvalidTransactionState):
         return TransactionAbortable(str(error))
-    if isinstance(error, ProducerFenced):
-        return StaleProducerEpoch(str(error))
-    if isinstance(error, Retriable | OutcomeUnknown):
+    if isinstance(error, errors.ProducerFenced):
+        return errors.StaleProducerEpoch(str(error))
+    if isinstance(error, errors.Retriable | errors.OutcomeUnknown):
         # A question changes nothing, so it may be asked again whatever became of it.
         return TransactionNotKnown(str(error))
     return error

@@ -48,16 +48,8 @@ from metadata.transaction_operations import (
     Transaction,
     TransactionState,
 )
+from wal import errors
 from wal.clock import Clock, Sleep
-from wal.errors import (
-    ConcurrentTransactions,
-    DisklessError,
-    NotCoordinator,
-    OutcomeUnknown,
-    Rejected,
-    Retriable,
-    TransactionalIdNotFound,
-)
 
 ANSWERED_AFTER_S: Final = 0.25
 ABORTED_AT_ONCE: Final = 100
@@ -168,7 +160,7 @@ class PartitionTransactions:
         """Whether this broker leads here."""
         return self._tasks is not None
 
-    def refusal(self) -> DisklessError | None:
+    def refusal(self) -> errors.DisklessError | None:
         """Why nothing can be asked about now."""
         if self._tasks is None:
             return NotTransactionCoordinator("another broker coordinates the transactional id")
@@ -197,7 +189,7 @@ class PartitionTransactions:
     async def _retried(self, what: str, action: Awaitable[object]) -> None:
         try:
             await action
-        except (Retriable, OutcomeUnknown, Rejected) as error:
+        except (errors.Retriable, errors.OutcomeUnknown, errors.Rejected) as error:
             log.warning("transactions are looked at later", what=what, error=str(error))
 
     async def _abort_timed_out(self) -> None:
@@ -218,23 +210,23 @@ class PartitionTransactions:
         """See `TransactionRouter`; so for all that follow."""
         try:
             answer = await self._store.init_producer(asked)
-        except DisklessError as error:
+        except errors.DisklessError as error:
             return InitializedProducer(error=as_transaction_error(error))
-        if isinstance(answer.error, ConcurrentTransactions):
+        if isinstance(answer.error, errors.ConcurrentTransactions):
             # Perhaps it has just been decided, by this very request.
             self._look(asked.transactional_id)
         return answer
 
-    async def add(self, asked: AddToTransaction) -> DisklessError | None:
+    async def add(self, asked: AddToTransaction) -> errors.DisklessError | None:
         try:
             return (await self._store.add_to_transaction(asked)).error
-        except DisklessError as error:
+        except errors.DisklessError as error:
             return as_transaction_error(error)
 
     async def end(self, asked: EndTransaction) -> EndedTransaction:
         return await self._ended(asked.transactional_id, self._store.end_transaction(asked))
 
-    async def abort(self, asked: AbortTransaction) -> DisklessError | None:
+    async def abort(self, asked: AbortTransaction) -> errors.DisklessError | None:
         decision = self._store.abort_transaction(asked)
         return (await self._ended(asked.transactional_id, decision)).error
 
@@ -243,7 +235,7 @@ class PartitionTransactions:
     ) -> EndedTransaction:
         try:
             ended = await decision
-        except DisklessError as error:
+        except errors.DisklessError as error:
             return EndedTransaction(error=as_transaction_error(error))
         if ended.error is None and not ended.is_completed:
             self._look(transactional_id)
@@ -254,10 +246,10 @@ class PartitionTransactions:
 
     # -- administration -------------------------------------------------------------------------
 
-    def describe(self, transactional_id: str) -> Transaction | DisklessError:
+    def describe(self, transactional_id: str) -> Transaction | errors.DisklessError:
         found = self._store.transaction(transactional_id)
         if found is None:
-            return TransactionalIdNotFound("no producer has this transactional id")
+            return errors.TransactionalIdNotFound("no producer has this transactional id")
         return found
 
     def list(self) -> Sequence[Transaction]:
@@ -309,9 +301,9 @@ class PartitionTransactions:
             try:
                 await self._store.complete(transaction.transactional_id, transaction.number)
                 return
-            except (NotCoordinator, Rejected):
+            except (errors.NotCoordinator, errors.Rejected):
                 # Refused: it is completed, by a call whose answer was lost.
                 return
-            except (Retriable, OutcomeUnknown) as error:
+            except (errors.Retriable, errors.OutcomeUnknown) as error:
                 log.warning("the end of a transaction was not noted", error=str(error))
             await self._sleep(_RETRY_S)

@@ -14,38 +14,14 @@ from metadata.apply.apply_topics import extend_topic
 from metadata.apply.transaction import StateTransaction
 from metadata.metadata_version import METADATA_VERSION
 from metadata.operations import TOMBSTONE, Leader, RegisteredBroker
+from metadata.records import control
 from metadata.records.acls import (
     AccessControlEntryRecord,
     AclRecord,
     RemoveAccessControlEntryRecord,
 )
-from metadata.records.control import (
-    BrokerRegisteredRecord,
-    BrokerUnregisteredRecord,
-    ClientQuotasRecord,
-    ControlRecord,
-    FileHandedOverRecord,
-    FilesTombstonedRecord,
-    LeaderChangeRecord,
-    NoOpRecord,
-    PartitionsAssignedRecord,
-    ProducersExpiredRecord,
-    RowsSweptRecord,
-    encode_quota_entity,
-)
+from metadata.state import schema
 from metadata.state.producer_rows import expire_producers
-from metadata.state.schema import (
-    ACLS,
-    ASSIGNMENTS,
-    BROKERS,
-    CLIENT_QUOTAS,
-    FILE_ANSWERS,
-    FILES,
-    LEADERSHIP,
-    acl_row,
-    float_bits,
-    pack_owners,
-)
 from wal.coordinates import ObjectKey
 from wal.errors import CorruptState
 
@@ -57,30 +33,30 @@ def apply_control(
     state: StateTransaction,
     deletions: RowDeletions,
     offset: int,
-    record: ControlRecord | AclRecord,
+    record: control.ControlRecord | AclRecord,
     timestamp_ms: int,
 ) -> None:
     """Raises CorruptState."""
     match record:
-        case NoOpRecord():
+        case control.NoOpRecord():
             pass
-        case LeaderChangeRecord():
+        case control.LeaderChangeRecord():
             _change_leader(state, record)
-        case PartitionsAssignedRecord():
+        case control.PartitionsAssignedRecord():
             _assign_partitions(state, offset, record)
-        case FileHandedOverRecord():
+        case control.FileHandedOverRecord():
             _take_file_over(state, offset, record, timestamp_ms)
-        case FilesTombstonedRecord():
+        case control.FilesTombstonedRecord():
             _tombstone_files(state, offset, record, timestamp_ms)
-        case ProducersExpiredRecord():
+        case control.ProducersExpiredRecord():
             _expire_producers(state, record)
-        case BrokerRegisteredRecord():
+        case control.BrokerRegisteredRecord():
             _register_broker(state, record)
-        case BrokerUnregisteredRecord():
+        case control.BrokerUnregisteredRecord():
             _unregister_broker(state, record)
-        case RowsSweptRecord():
+        case control.RowsSweptRecord():
             deletions.sweep(record.limit, timestamp_ms)
-        case ClientQuotasRecord():
+        case control.ClientQuotasRecord():
             _set_quotas(state, record)
         case AccessControlEntryRecord():
             _add_acl(state, record.rule)
@@ -88,7 +64,7 @@ def apply_control(
             _remove_acl(state, record.rule)
 
 
-def _change_leader(state: StateTransaction, record: LeaderChangeRecord) -> None:
+def _change_leader(state: StateTransaction, record: control.LeaderChangeRecord) -> None:
     if record.metadata_version > METADATA_VERSION:
         raise CorruptState(
             f"broker {record.broker_id} leads this metadata partition, and writes metadata version "
@@ -98,9 +74,9 @@ def _change_leader(state: StateTransaction, record: LeaderChangeRecord) -> None:
     before = state.changes.leader or state.image.leader
     if record.leader_epoch <= (0 if before is None else before.leader_epoch):
         raise CorruptState(f"leader epoch {record.leader_epoch} after {before}")
-    state.delete_where(LEADERSHIP, LEADERSHIP.table.c.id == 0)
+    state.delete_where(schema.LEADERSHIP, schema.LEADERSHIP.table.c.id == 0)
     state.insert(
-        LEADERSHIP,
+        schema.LEADERSHIP,
         0,
         record.leader_epoch,
         record.broker_id,
@@ -120,7 +96,7 @@ def _change_leader(state: StateTransaction, record: LeaderChangeRecord) -> None:
 
 
 def _assign_partitions(
-    state: StateTransaction, offset: int, record: PartitionsAssignedRecord
+    state: StateTransaction, offset: int, record: control.PartitionsAssignedRecord
 ) -> None:
     if not record.coordinators or state.coordinator_id in record.coordinators:
         raise CorruptState(f"{record} is not an assignment to other coordinators")
@@ -128,23 +104,23 @@ def _assign_partitions(
         state, offset, record.topic_id, record.name, record.first_partition, record.coordinators
     )
     for partition, coordinator in enumerate(record.coordinators, record.first_partition):
-        state.insert(ASSIGNMENTS, topic, partition, coordinator)
+        state.insert(schema.ASSIGNMENTS, topic, partition, coordinator)
 
 
 def _take_file_over(
-    state: StateTransaction, offset: int, record: FileHandedOverRecord, timestamp_ms: int
+    state: StateTransaction, offset: int, record: control.FileHandedOverRecord, timestamp_ms: int
 ) -> None:
     """Our own account of the file, if there is one, stays; only the right to decide is added.
 
     A tombstone stays one: it gets an owner list, which tells it from those that are just forgotten.
     """
-    files = FILES.table.c
+    files = schema.FILES.table.c
     found = state.connection.execute(
-        select(FILES.table).where(files.object_key == record.object_key)
+        select(schema.FILES.table).where(files.object_key == record.object_key)
     ).one_or_none()
     if found is None:
         state.insert(
-            FILES,
+            schema.FILES,
             offset,
             record.object_format,
             record.file_size,
@@ -155,20 +131,20 @@ def _take_file_over(
             timestamp_ms,
             1,
             record.object_key,
-            pack_owners(record.owner_ids),
+            schema.pack_owners(record.owner_ids),
         )
         return
     file_id, object_format, file_size, *account, is_owner, key, owners = tuple(found)[:-1]
     if object_format == TOMBSTONE and not owners:
-        file_size, owners = record.file_size, pack_owners(record.owner_ids)
+        file_size, owners = record.file_size, schema.pack_owners(record.owner_ids)
     elif is_owner:
         return  # it was handed over before; the sender had lost our answer
-    state.delete_where(FILES, files.id == file_id)
-    state.insert(FILES, file_id, object_format, file_size, *account, 1, key, owners)
+    state.delete_where(schema.FILES, files.id == file_id)
+    state.insert(schema.FILES, file_id, object_format, file_size, *account, 1, key, owners)
 
 
 def _tombstone_files(
-    state: StateTransaction, offset: int, record: FilesTombstonedRecord, timestamp_ms: int
+    state: StateTransaction, offset: int, record: control.FilesTombstonedRecord, timestamp_ms: int
 ) -> None:
     """One row per key. Their surrogate keys are negative: every other one is an offset.
 
@@ -180,7 +156,7 @@ def _tombstone_files(
         if _seal_handed_over(state, key):
             continue
         state.insert(
-            FILES,
+            schema.FILES,
             -(offset << _TOMBSTONE_SHIFT) - position - 1,
             TOMBSTONE,
             0,
@@ -191,14 +167,14 @@ def _tombstone_files(
             timestamp_ms,
             1,
             key,
-            pack_owners(()),
+            schema.pack_owners(()),
         )
 
 
 def _seal_handed_over(state: StateTransaction, key: ObjectKey) -> bool:
-    files, answers = FILES.table.c, FILE_ANSWERS.table.c
+    files, answers = schema.FILES.table.c, schema.FILE_ANSWERS.table.c
     found = state.connection.execute(
-        select(FILES.table).where(files.object_key == key)
+        select(schema.FILES.table).where(files.object_key == key)
     ).one_or_none()
     if found is None:
         return False
@@ -208,21 +184,21 @@ def _seal_handed_over(state: StateTransaction, key: ObjectKey) -> bool:
         raise CorruptState(
             f"{key} was tombstoned and is {'committed' if answer else 'a tombstone'}"
         )
-    state.delete_where(FILES, files.id == file_id)
-    state.insert(FILES, file_id, TOMBSTONE, *account)
+    state.delete_where(schema.FILES, files.id == file_id)
+    state.insert(schema.FILES, file_id, TOMBSTONE, *account)
     return True
 
 
-def _expire_producers(state: StateTransaction, record: ProducersExpiredRecord) -> None:
+def _expire_producers(state: StateTransaction, record: control.ProducersExpiredRecord) -> None:
     for key, checksum in expire_producers(state.connection, record.before_ms, record.limit):
         state.subtract(checksum)
         state.changes.producers[key] = None
 
 
-def _register_broker(state: StateTransaction, record: BrokerRegisteredRecord) -> None:
-    state.delete_where(BROKERS, BROKERS.table.c.broker_id == record.broker_id)
+def _register_broker(state: StateTransaction, record: control.BrokerRegisteredRecord) -> None:
+    state.delete_where(schema.BROKERS, schema.BROKERS.table.c.broker_id == record.broker_id)
     state.insert(
-        BROKERS,
+        schema.BROKERS,
         record.broker_id,
         record.port,
         record.may_lead,
@@ -244,33 +220,35 @@ def _register_broker(state: StateTransaction, record: BrokerRegisteredRecord) ->
     )
 
 
-def _unregister_broker(state: StateTransaction, record: BrokerUnregisteredRecord) -> None:
-    gone = state.delete_where(BROKERS, and_(BROKERS.table.c.broker_id == record.broker_id))
+def _unregister_broker(state: StateTransaction, record: control.BrokerUnregisteredRecord) -> None:
+    gone = state.delete_where(
+        schema.BROKERS, and_(schema.BROKERS.table.c.broker_id == record.broker_id)
+    )
     if gone != 1:
         raise CorruptState(f"broker {record.broker_id} was unregistered and is not registered")
     state.changes.brokers[record.broker_id] = None
 
 
-def _set_quotas(state: StateTransaction, record: ClientQuotasRecord) -> None:
-    entity = encode_quota_entity(record.entity)
-    gone = state.delete_where(CLIENT_QUOTAS, CLIENT_QUOTAS.table.c.entity == entity)
+def _set_quotas(state: StateTransaction, record: control.ClientQuotasRecord) -> None:
+    entity = control.encode_quota_entity(record.entity)
+    gone = state.delete_where(schema.CLIENT_QUOTAS, schema.CLIENT_QUOTAS.table.c.entity == entity)
     if not gone and not record.quotas:
         raise CorruptState(f"{record.entity} lost its quotas and had none")
     for key, value in sorted(record.quotas.items()):
-        state.insert(CLIENT_QUOTAS, float_bits(value), entity, key)
+        state.insert(schema.CLIENT_QUOTAS, schema.float_bits(value), entity, key)
     state.changes.quotas[record.entity] = dict(record.quotas) or None
 
 
 def _add_acl(state: StateTransaction, rule: AclBinding) -> None:
     if state.has_acl(rule):
         raise CorruptState(f"{rule} was added and was there")
-    state.insert(ACLS, *acl_row(rule))
+    state.insert(schema.ACLS, *schema.acl_row(rule))
     state.changes.acls[rule] = True
 
 
 def _remove_acl(state: StateTransaction, rule: AclBinding) -> None:
-    columns = ACLS.table.columns.values()
-    is_it = [column == value for column, value in zip(columns, acl_row(rule), strict=False)]
-    if state.delete_where(ACLS, and_(*is_it)) != 1:
+    columns = schema.ACLS.table.columns.values()
+    is_it = [column == value for column, value in zip(columns, schema.acl_row(rule), strict=False)]
+    if state.delete_where(schema.ACLS, and_(*is_it)) != 1:
         raise CorruptState(f"{rule} was removed and was not there")
     state.changes.acls[rule] = False

@@ -23,21 +23,8 @@ import numpy as np
 
 from metadata.apply.transaction import StateTransaction
 from metadata.records.records import RecordsDeletedRecord
+from metadata.state import schema
 from metadata.state.image import PartitionState
-from metadata.state.schema import (
-    ABORTED_TRANSACTIONS,
-    BATCHES,
-    CLOSED_TRANSACTIONS,
-    FILES,
-    LEFT_SEGMENTS,
-    MARKERS,
-    NOT_DELETABLE,
-    OPEN_TRANSACTIONS,
-    PRODUCER_STATES,
-    SEGMENTS,
-    SWEPT,
-    StateTable,
-)
 from metadata.state.state_hash import sum_of
 from metadata.transaction_operations import NO_OFFSET
 from wal.errors import CorruptState
@@ -74,28 +61,29 @@ _FIRST_BASE_OFFSET: Final = (
     "ORDER BY last_offset LIMIT 1"
 )
 _SELECT_FILES: Final = (
-    f"SELECT {', '.join(FILES.columns)} FROM files WHERE id IN (SELECT value FROM json_each(?))"
+    f"SELECT {', '.join(schema.FILES.columns)} FROM files WHERE id IN"
+    " (SELECT value FROM json_each(?))"
 )
-_UPDATE_FILE: Final = FILES.update_sql("live_rows", "live_bytes", "deletable_since_ms")
+_UPDATE_FILE: Final = schema.FILES.update_sql("live_rows", "live_bytes", "deletable_since_ms")
 _OLDEST_SWEPT: Final = "SELECT partition FROM swept ORDER BY partition LIMIT ?"
-_DELETE_SWEPT: Final = SWEPT.delete_sql()
+_DELETE_SWEPT: Final = schema.SWEPT.delete_sql()
 
 
-def _delete_range(table: StateTable, key: str) -> str:
+def _delete_range(table: schema.StateTable, key: str) -> str:
     return f"DELETE FROM {table.name} WHERE {_RANGE.format(table.name, key)}"
 
 
-def _nth_key(table: StateTable, key: str) -> str:
+def _nth_key(table: schema.StateTable, key: str) -> str:
     return (
         f"SELECT {key} FROM {table.name} WHERE partition = ? AND {key} >= 0 "
         f"ORDER BY {key} LIMIT 1 OFFSET ?"
     )
 
 
-_DELETE_BATCHES: Final = _delete_range(BATCHES, "last_offset")
-_DELETE_SEGMENTS: Final = _delete_range(SEGMENTS, "last_offset")
-_NTH_BATCH: Final = _nth_key(BATCHES, "last_offset")
-_NTH_SEGMENT: Final = _nth_key(SEGMENTS, "last_offset")
+_DELETE_BATCHES: Final = _delete_range(schema.BATCHES, "last_offset")
+_DELETE_SEGMENTS: Final = _delete_range(schema.SEGMENTS, "last_offset")
+_NTH_BATCH: Final = _nth_key(schema.BATCHES, "last_offset")
+_NTH_SEGMENT: Final = _nth_key(schema.SEGMENTS, "last_offset")
 
 
 class _KeyedRows(NamedTuple):
@@ -106,7 +94,7 @@ class _KeyedRows(NamedTuple):
     delete: str
 
 
-def _keyed_rows(table: StateTable, key: str) -> _KeyedRows:
+def _keyed_rows(table: schema.StateTable, key: str) -> _KeyedRows:
     return _KeyedRows(
         _nth_key(table, key),
         f"SELECT count(*), {_SUMS.format(table.name)} FROM {table.name} "
@@ -115,12 +103,12 @@ def _keyed_rows(table: StateTable, key: str) -> _KeyedRows:
     )
 
 
-_PRODUCERS: Final = _keyed_rows(PRODUCER_STATES, "producer_id")
-_MARKERS: Final = _keyed_rows(MARKERS, "offset")
-_ABORTED: Final = _keyed_rows(ABORTED_TRANSACTIONS, "marker_offset")
+_PRODUCERS: Final = _keyed_rows(schema.PRODUCER_STATES, "producer_id")
+_MARKERS: Final = _keyed_rows(schema.MARKERS, "offset")
+_ABORTED: Final = _keyed_rows(schema.ABORTED_TRANSACTIONS, "marker_offset")
 _OF_TRANSACTIONS: Final = (
-    _keyed_rows(OPEN_TRANSACTIONS, "first_offset"),
-    _keyed_rows(CLOSED_TRANSACTIONS, "producer_id"),
+    _keyed_rows(schema.OPEN_TRANSACTIONS, "first_offset"),
+    _keyed_rows(schema.CLOSED_TRANSACTIONS, "producer_id"),
     _MARKERS,
     _ABORTED,
 )
@@ -178,10 +166,10 @@ class RowDeletions:
     def leave_behind(self, partition_ids: Sequence[int]) -> None:
         """Write down partitions of a deleted topic whose rows are still there."""
         if partition_ids:
-            checksums = SWEPT.checksums([np.array(partition_ids, np.int64)])
+            checksums = schema.SWEPT.checksums([np.array(partition_ids, np.int64)])
             self._state.add(sum_of(checksums))
             self._driver.executemany(
-                SWEPT.insert_sql, list(zip(partition_ids, checksums.tolist(), strict=True))
+                schema.SWEPT.insert_sql, list(zip(partition_ids, checksums.tolist(), strict=True))
             )
 
     def sweep(self, limit: int, timestamp_ms: int) -> None:
@@ -202,7 +190,7 @@ class RowDeletions:
                 if left <= 0:
                     return
             self._driver.execute(_DELETE_SWEPT, (partition,))
-            self._state.subtract(SWEPT.checksum((partition,)))
+            self._state.subtract(schema.SWEPT.checksum((partition,)))
             left -= SWEPT_PARTITION_ROWS
             if left <= 0:
                 return
@@ -265,10 +253,10 @@ class RowDeletions:
         """Write down that segments left the live ones in this metadata batch."""
         left_offset = self._state.changes.next_offset
         rows = [
-            self._state.added(LEFT_SEGMENTS, file_id, left_offset, topic_id.bytes)
+            self._state.added(schema.LEFT_SEGMENTS, file_id, left_offset, topic_id.bytes)
             for file_id in file_ids
         ]
-        self._driver.executemany(LEFT_SEGMENTS.insert_sql, rows)
+        self._driver.executemany(schema.LEFT_SEGMENTS.insert_sql, rows)
 
     def _drop_rows(self, rows: _KeyedRows, partition_id: int, last: int) -> int:
         bounds = (partition_id, 0, last)
@@ -310,8 +298,8 @@ class RowDeletions:
             live_rows, live_bytes = before[5] - rows, before[6] - size
             if live_rows < 0 or live_bytes < 0 or (live_rows == 0) != (live_bytes == 0):
                 raise CorruptState(f"file {file_id}: {live_rows} rows, {live_bytes} bytes live")
-            deletable = NOT_DELETABLE if live_rows else timestamp_ms
-            checksum = FILES.checksum(
+            deletable = schema.NOT_DELETABLE if live_rows else timestamp_ms
+            checksum = schema.FILES.checksum(
                 (*before[:5], live_rows, live_bytes, deletable, *before[8:-1])
             )
             difference += checksum - before[-1]

@@ -24,15 +24,7 @@ from itertools import chain
 from typing import Final, NamedTuple, cast
 
 from metadata.apply.transaction import StateTransaction
-from metadata.records.groups import (
-    CommittedOffset,
-    GroupDeletedRecord,
-    GroupKind,
-    GroupRecord,
-    GroupStoredRecord,
-    OffsetsCommittedRecord,
-    OffsetsDeletedRecord,
-)
+from metadata.records import groups
 from metadata.state.schema import (
     COMMIT_PERIOD_MS,
     CONSUMER_GROUPS,
@@ -97,25 +89,25 @@ class GroupChanges:
         self._state = state
         self._named: dict[str, tuple[int, int]] = {}
         """Groups to be written: metadata offset and time of the first record that names each."""
-        self._stored: dict[str, GroupStoredRecord] = {}
-        self._offsets: dict[tuple[str, int, bytes], CommittedOffset] = {}
+        self._stored: dict[str, groups.GroupStoredRecord] = {}
+        self._offsets: dict[tuple[str, int, bytes], groups.CommittedOffset] = {}
 
-    def apply(self, offset: int, record: GroupRecord, timestamp_ms: int) -> None:
+    def apply(self, offset: int, record: groups.GroupRecord, timestamp_ms: int) -> None:
         """Raises CorruptState."""
         match record:
-            case OffsetsCommittedRecord():
+            case groups.OffsetsCommittedRecord():
                 if record.offsets:
                     self._named.setdefault(record.group_id, (offset, timestamp_ms))
                     self._collect(record)
-            case GroupStoredRecord():
-                if record.kind <= GroupKind.OFFSETS_ONLY:
+            case groups.GroupStoredRecord():
+                if record.kind <= groups.GroupKind.OFFSETS_ONLY:
                     raise CorruptState(f"group {record.group_id!r} is of kind {record.kind}")
                 self._named.setdefault(record.group_id, (offset, timestamp_ms))
                 self._stored[record.group_id] = record
-            case OffsetsDeletedRecord():
+            case groups.OffsetsDeletedRecord():
                 self.flush()
                 self._delete_offsets(record)
-            case GroupDeletedRecord():
+            case groups.GroupDeletedRecord():
                 self.flush()
                 self._delete_group(record.group_id)
 
@@ -135,7 +127,7 @@ class GroupChanges:
 
     # -- writing --------------------------------------------------------------------------------
 
-    def _collect(self, record: OffsetsCommittedRecord) -> None:
+    def _collect(self, record: groups.OffsetsCommittedRecord) -> None:
         group_id, offsets = record.group_id, self._offsets
         for offset in record.offsets:
             topic_id, partition = offset.partition
@@ -152,7 +144,7 @@ class GroupChanges:
             if before is None:
                 ids[group_id] = offset
                 values = (
-                    (offset, GroupKind.OFFSETS_ONLY.value, timestamp_ms, group_id, b"")
+                    (offset, groups.GroupKind.OFFSETS_ONLY.value, timestamp_ms, group_id, b"")
                     if stored is None
                     else (offset, stored.kind, stored.updated_ms, group_id, stored.state)
                 )
@@ -191,7 +183,7 @@ class GroupChanges:
 
     # -- deleting -------------------------------------------------------------------------------
 
-    def _delete_offsets(self, record: OffsetsDeletedRecord) -> None:
+    def _delete_offsets(self, record: groups.OffsetsDeletedRecord) -> None:
         self._delete_pending(record)
         group = self._groups([record.group_id]).get(record.group_id)
         if group is None:
@@ -205,10 +197,10 @@ class GroupChanges:
         self._driver.executemany(_DELETE_OFFSET, [*gone])
         self._state.subtract(sum(gone.values()))
         has_offsets = self._driver.execute(_HAS_OFFSETS, (group.id,)).fetchone() is not None
-        if group.kind == GroupKind.OFFSETS_ONLY and not has_offsets:
+        if group.kind == groups.GroupKind.OFFSETS_ONLY and not has_offsets:
             self._delete_row(group)
 
-    def _delete_pending(self, record: OffsetsDeletedRecord) -> None:
+    def _delete_pending(self, record: groups.OffsetsDeletedRecord) -> None:
         named = {(partition, topic_id.bytes) for topic_id, partition in record.partitions}
         gone: dict[tuple[int, int, str, bytes], int] = {}
         for *key, commit_ms, checksum in self._driver.execute(_PENDING, (record.group_id,)):
@@ -252,7 +244,7 @@ class GroupChanges:
         return found
 
 
-def _unchecked_row(key: _OffsetKey, offset: CommittedOffset) -> Row:
+def _unchecked_row(key: _OffsetKey, offset: groups.CommittedOffset) -> Row:
     """All columns but the checksum, for which there is a 0."""
     group_key, partition, topic_id = key
     _, value, commit_ms, leader_epoch, metadata, expire_ms = offset

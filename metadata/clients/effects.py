@@ -13,15 +13,8 @@ from uuid import UUID
 from metadata import operations as ops
 from metadata.access_tokens import AlterAccessToken
 from metadata.acls import AclBinding, AclFilter, DeletedAcls
+from metadata.messages import brokers
 from metadata.messages.access_tokens import ALTER_ACCESS_TOKENS_HERE
-from metadata.messages.brokers import (
-    ALTER_CLIENT_QUOTAS,
-    ALTER_SCRAM_CREDENTIALS,
-    ALTER_TOPIC_CONFIGS,
-    CREATE_ACLS,
-    CREATE_TOPICS,
-    DELETE_ACLS,
-)
 from metadata.messages.coordinator import CREATE_PARTITIONS, DELETE_TOPICS
 from metadata.replica.replica import Replica
 from wal.errors import DisklessError
@@ -135,14 +128,14 @@ def _tokens(catalogue: Replica, requests: Sequence[AlterAccessToken]) -> Callabl
 
 
 EFFECTS: Final[Mapping[int, Callable[[Replica, Any], Callable[[Any], bool]]]] = {
-    CREATE_TOPICS.key: _creation,
+    brokers.CREATE_TOPICS.key: _creation,
     CREATE_PARTITIONS.key: _growth,
     DELETE_TOPICS.key: _deletion,
-    ALTER_TOPIC_CONFIGS.key: _configs,
-    ALTER_CLIENT_QUOTAS.key: _quotas,
-    CREATE_ACLS.key: _new_acls,
-    DELETE_ACLS.key: _deleted_acls,
-    ALTER_SCRAM_CREDENTIALS.key: _credentials,
+    brokers.ALTER_TOPIC_CONFIGS.key: _configs,
+    brokers.ALTER_CLIENT_QUOTAS.key: _quotas,
+    brokers.CREATE_ACLS.key: _new_acls,
+    brokers.DELETE_ACLS.key: _deleted_acls,
+    brokers.ALTER_SCRAM_CREDENTIALS.key: _credentials,
     ALTER_ACCESS_TOKENS_HERE.key: _tokens,
 }
 """By the key of the operation."""

@@ -11,16 +11,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Final, TypeVar
 
-from metadata.records.groups import (
-    WHENEVER_COMMITTED,
-    CommittedOffset,
-    GroupDeletedRecord,
-    GroupKind,
-    GroupStoredRecord,
-    OffsetsCommittedRecord,
-    OffsetsDeletedRecord,
-    encode_offset,
-)
+from metadata.records import groups
 from metadata.rules.commit import Decision
 from wal.coordinates import TopicIdPartition
 from wal.crc import crc32c
@@ -56,25 +47,25 @@ def _check_group_id(group_id: str) -> None:
 
 
 def commit_offsets_decisions(
-    group_id: str, offsets: Sequence[CommittedOffset]
+    group_id: str, offsets: Sequence[groups.CommittedOffset]
 ) -> Sequence[Decision[None]]:
     """One after the other, when all of it was checked. Raises: InvalidRequest, AppendTooLarge."""
     return [
-        Decision((OffsetsCommittedRecord(group_id=group_id, offsets=some),), None)
+        Decision((groups.OffsetsCommittedRecord(group_id=group_id, offsets=some),), None)
         for some in offsets_in_steps(group_id, offsets)
     ]
 
 
 def offsets_in_steps(
-    group_id: str, offsets: Sequence[CommittedOffset]
-) -> Sequence[Sequence[CommittedOffset]]:
+    group_id: str, offsets: Sequence[groups.CommittedOffset]
+) -> Sequence[Sequence[groups.CommittedOffset]]:
     """What is written down at a time, when all of it was checked.
 
     Raises: InvalidRequest, AppendTooLarge.
     """
     _check_group_id(group_id)
     try:
-        size = sum(map(len, map(encode_offset, offsets)))
+        size = sum(map(len, map(groups.encode_offset, offsets)))
     except (struct.error, ValueError) as error:
         raise InvalidRequest(f"an offset of group {group_id!r}: {error}") from error
     _check_size(size, f"offsets of group {group_id!r}")
@@ -84,7 +75,7 @@ def offsets_in_steps(
 def delete_offsets_decisions(
     group_id: str,
     partitions: Sequence[TopicIdPartition],
-    committed_until_ms: int = WHENEVER_COMMITTED,
+    committed_until_ms: int = groups.WHENEVER_COMMITTED,
 ) -> Iterator[Decision[None]]:
     """One after the other, each made when it is taken. Raises: InvalidRequest."""
     _check_group_id(group_id)
@@ -97,7 +88,7 @@ def delete_offsets_decisions(
     return (
         Decision(
             (
-                OffsetsDeletedRecord(
+                groups.OffsetsDeletedRecord(
                     group_id=group_id,
                     partitions=tuple(dict.fromkeys(some)),
                     committed_until_ms=committed_until_ms,
@@ -112,10 +103,10 @@ def delete_offsets_decisions(
 def store_group_decision(group_id: str, kind: int, state: bytes, now_ms: int) -> Decision[None]:
     """Raises: InvalidRequest, AppendTooLarge."""
     _check_group_id(group_id)
-    if not GroupKind.OFFSETS_ONLY < kind <= _GROUP_KIND_MAX:
+    if not groups.GroupKind.OFFSETS_ONLY < kind <= _GROUP_KIND_MAX:
         raise InvalidRequest(f"group {group_id!r} cannot be of kind {kind}")
     _check_size(len(state), f"state of group {group_id!r}")
-    record = GroupStoredRecord(
+    record = groups.GroupStoredRecord(
         group_id=group_id, kind=int(kind), state=bytes(state), updated_ms=now_ms
     )
     return Decision((record,), None)
@@ -124,7 +115,7 @@ def store_group_decision(group_id: str, kind: int, state: bytes, now_ms: int) ->
 def delete_group_decision(group_id: str) -> Decision[None]:
     """Raises: InvalidRequest."""
     _check_group_id(group_id)
-    return Decision((GroupDeletedRecord(group_id=group_id),), None)
+    return Decision((groups.GroupDeletedRecord(group_id=group_id),), None)
 
 
 def _in_steps(items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:

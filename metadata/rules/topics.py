@@ -10,20 +10,7 @@ from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
-from metadata.operations import (
-    CATALOGUE,
-    METADATA_TOPIC,
-    METADATA_TOPIC_ID,
-    AlteredTopicConfigs,
-    AlterTopicConfigs,
-    CreatePartitions,
-    CreatePartitionsAt,
-    CreateTopic,
-    DeletedRecords,
-    DeleteRecords,
-    TopicColumns,
-    TopicDescription,
-)
+from metadata import operations as ops
 from metadata.records.control import PartitionsAssignedRecord
 from metadata.records.records import (
     MetadataRecord,
@@ -62,7 +49,7 @@ def coordinator_assignments(
     assigned = {
         index: coordinator_of_new(topic_id, index, coordinator_count) for index in range(first, end)
     }
-    return {index: number for index, number in assigned.items() if number != CATALOGUE}
+    return {index: number for index, number in assigned.items() if number != ops.CATALOGUE}
 
 
 def coordinator_of_new(topic_id: UUID, partition: int, coordinator_count: int) -> int:
@@ -74,11 +61,11 @@ def coordinator_of_new(topic_id: UUID, partition: int, coordinator_count: int) -
 
 
 def decide_create_topics(
-    view: SpeculativeView, topics: Sequence[CreateTopic], rng: random.Random
-) -> Decision[Sequence[TopicDescription | DisklessError]]:
+    view: SpeculativeView, topics: Sequence[ops.CreateTopic], rng: random.Random
+) -> Decision[Sequence[ops.TopicDescription | DisklessError]]:
     """Each topic becomes its partitions' records and, when it has any, its configs' record."""
     records: list[MetadataRecord] = []
-    answer: list[TopicDescription | DisklessError] = []
+    answer: list[ops.TopicDescription | DisklessError] = []
     for topic in topics:
         if _is_metadata_topic(topic.name, topic.topic_id):
             answer.append(_metadata_topic_exists())
@@ -93,7 +80,7 @@ def decide_create_topics(
         if view.topic_by_id(topic_id) is not None:
             answer.append(TopicExists(f"topic id {topic_id} is in use"))
             continue
-        description = TopicDescription(
+        description = ops.TopicDescription(
             topic_id=topic_id,
             name=topic.name,
             partition_count=topic.partition_count,
@@ -110,7 +97,7 @@ def decide_create_topics(
 
 
 def decide_create_partitions(
-    view: SpeculativeView, requests: Sequence[CreatePartitions]
+    view: SpeculativeView, requests: Sequence[ops.CreatePartitions]
 ) -> Decision[Sequence[DisklessError | None]]:
     """The catalogue's part: a topic grows, or is created, under the id that the caller chose."""
     records: list[MetadataRecord] = []
@@ -133,7 +120,7 @@ def decide_create_partitions(
         if have == request.partition_count:
             continue
         known = {} if topic is None else topic.description.assignments
-        description = TopicDescription(
+        description = ops.TopicDescription(
             topic_id=request.topic_id,
             name=request.name,
             partition_count=request.partition_count,
@@ -150,12 +137,12 @@ def decide_create_partitions(
     return Decision(records, answer)
 
 
-def _columns_of(topic: StoredTopic | None) -> TopicColumns:
-    return TopicColumns() if topic is None else topic.columns
+def _columns_of(topic: StoredTopic | None) -> ops.TopicColumns:
+    return ops.TopicColumns() if topic is None else topic.columns
 
 
 def _partition_records(
-    view: SpeculativeView, topic: TopicDescription, first: int, offset: int, topic_row_id: int
+    view: SpeculativeView, topic: ops.TopicDescription, first: int, offset: int, topic_row_id: int
 ) -> Sequence[MetadataRecord]:
     """Records for the partitions from `first` on, in order; `offset` is that of the first record.
 
@@ -191,7 +178,7 @@ def _partition_records(
 
 
 def decide_create_partitions_at(
-    view: SpeculativeView, requests: Sequence[CreatePartitionsAt]
+    view: SpeculativeView, requests: Sequence[ops.CreatePartitionsAt]
 ) -> Decision[Sequence[DisklessError | None]]:
     """The part of a coordinator beside the catalogue: partitions it has already stay as they are.
 
@@ -231,7 +218,7 @@ def decide_create_partitions_at(
         view.put_topic(
             StoredTopic(
                 row_id,
-                TopicDescription(
+                ops.TopicDescription(
                     topic_id=request.topic_id, name=request.name, partition_count=missing[-1] + 1
                 ),
             )
@@ -257,16 +244,16 @@ def decide_delete_topics(
 
 
 def decide_alter_topic_configs(
-    view: SpeculativeView, requests: Sequence[AlterTopicConfigs]
-) -> Decision[Sequence[AlteredTopicConfigs]]:
+    view: SpeculativeView, requests: Sequence[ops.AlterTopicConfigs]
+) -> Decision[Sequence[ops.AlteredTopicConfigs]]:
     """Each topic whose configs are still those that the caller saw gets the new ones."""
     records: list[MetadataRecord] = []
-    answer: list[AlteredTopicConfigs] = []
+    answer: list[ops.AlteredTopicConfigs] = []
     for request in requests:
         topic = view.stored_topic(request.topic_id)
         if topic is None:
             error = UnknownTopicId(f"no topic has the id {request.topic_id}")
-            answer.append(AlteredTopicConfigs(error=error))
+            answer.append(ops.AlteredTopicConfigs(error=error))
             continue
         have, wanted = dict(topic.description.configs), dict(request.configs)
         # What is as wanted already may be the first try of this very request.
@@ -274,25 +261,25 @@ def decide_alter_topic_configs(
             have = wanted
             records.append(TopicConfigsRecord(topic_id=request.topic_id, configs=wanted))
             view.put_topic(topic._replace(description=replace(topic.description, configs=wanted)))
-        answer.append(AlteredTopicConfigs(have == wanted, have))
+        answer.append(ops.AlteredTopicConfigs(have == wanted, have))
     return Decision(records, answer)
 
 
 def decide_delete_records(
-    view: SpeculativeView, requests: Sequence[DeleteRecords]
-) -> Decision[Sequence[DeletedRecords]]:
+    view: SpeculativeView, requests: Sequence[ops.DeleteRecords]
+) -> Decision[Sequence[ops.DeletedRecords]]:
     """The log start offset moves up, never down; two requests for a partition apply in order."""
     records: list[MetadataRecord] = []
-    answer: list[DeletedRecords] = []
+    answer: list[ops.DeletedRecords] = []
     for partition, before_offset in requests:
         state = view.partition(partition)
         if state is None:
-            answer.append(DeletedRecords(error=UnknownPartition(f"no partition {partition}")))
+            answer.append(ops.DeletedRecords(error=UnknownPartition(f"no partition {partition}")))
             continue
         start = state.high_watermark if before_offset == BEFORE_HIGH_WATERMARK else before_offset
         if not 0 <= start <= state.high_watermark:
             answer.append(
-                DeletedRecords(
+                ops.DeletedRecords(
                     state.log_start_offset,
                     OffsetOutOfRange(
                         f"{partition}: cannot delete before {before_offset}, the high watermark "
@@ -308,7 +295,7 @@ def decide_delete_records(
                 # Where planning goes on is the first row that stays: known when this is applied.
                 view.put_planned_end(partition, None)
             records.append(RecordsDeletedRecord(partition=partition, new_log_start_offset=start))
-        answer.append(DeletedRecords(max(start, state.log_start_offset)))
+        answer.append(ops.DeletedRecords(max(start, state.log_start_offset)))
     return Decision(records, answer)
 
 
@@ -322,8 +309,8 @@ def decide_allocate_producer_ids(view: SpeculativeView) -> Decision[int]:
 
 def _is_metadata_topic(name: str, topic_id: UUID | None) -> bool:
     """The metadata log can be read as a topic of this name and id: no other may bear either."""
-    return name == METADATA_TOPIC or topic_id == METADATA_TOPIC_ID
+    return name == ops.METADATA_TOPIC or topic_id == ops.METADATA_TOPIC_ID
 
 
 def _metadata_topic_exists() -> TopicExists:
-    return TopicExists(f"{METADATA_TOPIC} is the metadata log itself")
+    return TopicExists(f"{ops.METADATA_TOPIC} is the metadata log itself")

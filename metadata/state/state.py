@@ -41,7 +41,7 @@ from metadata.operations import (
 from metadata.records.control import decode_quota_entity
 from metadata.records.stored_tables import StoredTable, unpack_commits
 from metadata.scram.credentials import ScramCredential
-from metadata.state import schema
+from metadata.state import schema, state_file
 from metadata.state.image import (
     CommittedImage,
     PartitionState,
@@ -49,14 +49,6 @@ from metadata.state.image import (
     RewriteState,
     StoredTopic,
     load_sinks,
-)
-from metadata.state.state_file import (
-    DATABASE_SUFFIXES,
-    adopt_database,
-    copy_database,
-    mark_closed,
-    read_only_engine,
-    remove_database,
 )
 from metadata.state.state_hash import from_signed
 from metadata.state.transactions.transaction_image import load_transactions
@@ -188,7 +180,7 @@ class StateDatabase:
     async def discard(self) -> None:
         """Close and remove the file: nothing is wrong with it, it is of no use any more."""
 
-        await self.while_closed(remove_database)
+        await self.while_closed(state_file.remove_database)
 
     async def adopt(self, source: Path, disk: Disk = SYSTEM_DISK) -> None:
         """Close the file and put `source` in its place, which is whole, synced and checked.
@@ -196,7 +188,7 @@ class StateDatabase:
         Raises: StorageFailed.
         """
 
-        await self.while_closed(lambda path: adopt_database(source, path, disk))
+        await self.while_closed(lambda path: state_file.adopt_database(source, path, disk))
 
     async def backup(self, to: Path) -> Applied | None:
         """Copy one committed state to the file `to`; returns how far the log is applied in it.
@@ -207,7 +199,7 @@ class StateDatabase:
         self._refuse_when_closed()
 
         def copy() -> Applied | None:
-            copy_database(self.path, to)
+            state_file.copy_database(self.path, to)
             return read_copy(to, read_applied)
 
         try:
@@ -240,7 +232,7 @@ class StateDatabase:
         self._dispose()
         if is_open and self._is_trusted:
             try:
-                mark_closed(self.path)
+                state_file.mark_closed(self.path)
             except OSError as error:
                 _logger.warning("%s: the next start checks every row: %s", self.path, error)
 
@@ -260,14 +252,14 @@ class StateDatabase:
         )
         aside = self.path.with_name(f"{prefix}{numbers[-1] + 1 if numbers else 1}")
         moved = None
-        for suffix in DATABASE_SUFFIXES:
+        for suffix in state_file.DATABASE_SUFFIXES:
             source = self.path.with_name(self.path.name + suffix)
             if source.exists():
                 moved = source.rename(aside.with_name(aside.name + suffix))
         if moved is None:
             return None
         for old in numbers[: max(0, len(numbers) + 1 - SET_ASIDE_MAX)]:
-            remove_database(self.path.with_name(f"{prefix}{old}"))
+            state_file.remove_database(self.path.with_name(f"{prefix}{old}"))
         return aside
 
     def _write(self, work: Callable[[Connection], _Result]) -> _Result:
@@ -291,7 +283,7 @@ def read_copy(
 
     Raises like `StateDatabase.read`.
     """
-    engine = read_only_engine(path, is_in_use=is_in_use)
+    engine = state_file.read_only_engine(path, is_in_use=is_in_use)
     try:
         return run_in_transaction(engine, work)
     finally:

@@ -23,19 +23,8 @@ from metadata.rewrites import (
     RewrittenSegment,
     outcome_of,
 )
+from tiering import rounds
 from tiering.coordinator_client import CoordinatorClient, repeated
-from tiering.rounds import (
-    USUAL,
-    Done,
-    Failed,
-    JobReport,
-    Planned,
-    RunSettings,
-    Sizes,
-    Write,
-    Written,
-    run_job,
-)
 from wal.coordinates import TopicIdPartition
 from wal.errors import DisklessError
 
@@ -44,11 +33,11 @@ PLANS_PER_ROUND: Final = 64
 
 NAMES: Final = {MERGE: "merge", COMPACTION: "compact"}
 
-WriteRewrites = Write[RewritePlan, Rewrite]
+WriteRewrites = rounds.Write[RewritePlan, Rewrite]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RewriteReport(JobReport[RewritePlan, Rewrite]):
+class RewriteReport(rounds.JobReport[RewritePlan, Rewrite]):
     """What a run did."""
 
     @property
@@ -75,14 +64,14 @@ def rewrite_once(
     write: WriteRewrites,
     *,
     asked: PlanRewrites = ALL_REWRITES,
-    run: RunSettings = USUAL,
+    run: rounds.RunSettings = rounds.USUAL,
 ) -> RewriteReport:
     """Do all rewrites of a kind that are due of what is `asked` for.
 
     Blocks; the rest, and what it raises, is as in `run_job`.
     """
     job = _Rewrites(client, kind, write, asked, run.sleep)
-    return run_job(job, run, RewriteReport)
+    return rounds.run_job(job, run, RewriteReport)
 
 
 class _Rewrites:
@@ -103,7 +92,7 @@ class _Rewrites:
         self._asked = asked
         self._sleep = sleep
 
-    def plan(self, failed: Collection[Hashable]) -> Planned[RewritePlan]:
+    def plan(self, failed: Collection[Hashable]) -> rounds.Planned[RewritePlan]:
         planned = repeated(partial(self._client.plan_rewrites, self._asked), self._sleep)
         # Those of other kinds, and those that failed, are under way still; they crowd out nothing.
         plans = [
@@ -111,7 +100,7 @@ class _Rewrites:
             for plan in planned.plans
             if plan.kind == self._kind and plan.partition not in failed
         ]
-        return Planned(plans[:PLANS_PER_ROUND], planned.object_store_url)
+        return rounds.Planned(plans[:PLANS_PER_ROUND], planned.object_store_url)
 
     def identity(self, plan: RewritePlan) -> TopicIdPartition:
         return plan.partition
@@ -121,20 +110,20 @@ class _Rewrites:
         return f"{self.name} {plan.topic_name}-{plan.partition.partition}{where}"
 
     def write(
-        self, plans: Sequence[RewritePlan], object_store_url: str, done: Done
-    ) -> Sequence[Written[RewritePlan, Rewrite] | Failed[RewritePlan]]:
+        self, plans: Sequence[RewritePlan], object_store_url: str, done: rounds.Done
+    ) -> Sequence[rounds.Written[RewritePlan, Rewrite] | rounds.Failed[RewritePlan]]:
         over = [plan for plan in plans if _is_over(plan)]
         due = [plan for plan in plans if not _is_over(plan)]
         written = self._write(due, object_store_url, done) if due else ()
-        return [*(Written(plan, outcome_of(plan, [])) for plan in over), *written]
+        return [*(rounds.Written(plan, outcome_of(plan, [])) for plan in over), *written]
 
     def commit(self, made: Sequence[Rewrite]) -> Sequence[DisklessError | None]:
         return [answer.error for answer in self._client.commit_rewrites(made)]
 
-    def sizes(self, written: Written[RewritePlan, Rewrite]) -> Sizes:
+    def sizes(self, written: rounds.Written[RewritePlan, Rewrite]) -> rounds.Sizes:
         plan, segments = written.plan, written.made.segments
         inputs = () if _is_over(plan) else plan.inputs
-        return Sizes(
+        return rounds.Sizes(
             topic_name=plan.topic_name,
             input_bytes=sum(segment.object_bytes for segment in inputs),
             output_bytes=sum(segment.object_bytes for segment in segments),

@@ -15,19 +15,10 @@ from metadata.operations import (
     RolledSegment,
     SegmentPlan,
 )
+from tiering import rounds
 from tiering.coordinator_client import CoordinatorClient, repeated
 from tiering.jobs.schemas import SchemaFollower
 from tiering.roll import Rolled
-from tiering.rounds import (
-    USUAL,
-    JobReport,
-    Planned,
-    RunSettings,
-    Sizes,
-    Write,
-    Written,
-    run_job,
-)
 from tiering.types.registry import Registry
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.errors import DisklessError
@@ -36,11 +27,11 @@ from wal.ulid import minted_ms_of_wal_key
 PLANS_PER_ROUND: Final = 256
 """Segments between two commits; what a killed driver may have to find again."""
 
-WriteSegments = Write[SegmentPlan, Rolled]
+WriteSegments = rounds.Write[SegmentPlan, Rolled]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RollReport(JobReport[SegmentPlan, Rolled]):
+class RollReport(rounds.JobReport[SegmentPlan, Rolled]):
     """What a run did."""
 
     schema_problems: Mapping[str, str] = field(default_factory=dict)
@@ -72,7 +63,7 @@ def roll_once(
     *,
     asked: PlanSegments = WHATEVER_IS_DUE,
     registry: Registry | None = None,
-    run: RunSettings = USUAL,
+    run: rounds.RunSettings = rounds.USUAL,
 ) -> RollReport:
     """Roll all that is due of what is `asked` for.
 
@@ -84,7 +75,7 @@ def roll_once(
     if registry is not None:
         # Make columns follow what a registry got since, before anything is planned with them.
         job.follow_schemas()
-    return run_job(job, run, partial(RollReport, schema_problems=schemas.problems))
+    return rounds.run_job(job, run, partial(RollReport, schema_problems=schemas.problems))
 
 
 class _Roll:
@@ -112,7 +103,7 @@ class _Roll:
         planned = repeated(lambda: self._client.plan_segments(asked), self._sleep)
         self._schemas.look_after(planned.schemas)
 
-    def plan(self, failed: Collection[Hashable]) -> Planned[SegmentPlan]:
+    def plan(self, failed: Collection[Hashable]) -> rounds.Planned[SegmentPlan]:
         # Those that failed are planned still, and must not crowd out the others.
         asked = self._asked._replace(max_plans=PLANS_PER_ROUND + len(failed))
         planned = repeated(lambda: self._client.plan_segments(asked), self._sleep)
@@ -126,7 +117,7 @@ class _Roll:
         if partitions <= self._seen and len(plans) == len(partitions):
             self._asked = self._asked._replace(include_partial=False)
         self._seen |= partitions
-        return Planned(plans, planned.object_store_url)
+        return rounds.Planned(plans, planned.object_store_url)
 
     def identity(self, plan: SegmentPlan) -> ObjectKey:
         return plan.object_key
@@ -138,9 +129,9 @@ class _Roll:
         answers = self._client.commit_segments([one.segment for one in made])
         return [answer.error for answer in answers]
 
-    def sizes(self, written: Written[SegmentPlan, Rolled]) -> Sizes:
+    def sizes(self, written: rounds.Written[SegmentPlan, Rolled]) -> rounds.Sizes:
         plan, segment = written.plan, written.made.segment
-        return Sizes(
+        return rounds.Sizes(
             topic_name=plan.topic_name,
             input_bytes=sum(extent.length_bytes for extent in plan.extents),
             output_bytes=segment.object_bytes,

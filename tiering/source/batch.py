@@ -12,19 +12,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
+from tiering.source import reading
 from tiering.source.filters import ALL, Bounds, narrowed
 from tiering.source.options import EARLIEST, LATEST, SourceOptions
 from tiering.source.planning import Share, shares
-from tiering.source.reading import (
-    ShareOfTopic,
-    checked_starts,
-    chosen,
-    columns_of,
-    open_log,
-    resolved,
-    task_batches,
-    topic_names,
-)
 from tiering.source.rows.latest_rows import fewer_shares
 from tiering.source.topic_log import store_url
 from wal.errors import InvalidSettings
@@ -35,31 +26,31 @@ class BatchReader(DataSourceReader):
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
-        self._columns = columns_of(options, schema)
+        self._columns = reading.columns_of(options, schema)
         self._bounds: Bounds = ALL
 
     def partitions(self) -> Sequence[InputPartition]:
         """A list, as Spark wants it."""
         options = self._options
-        names = topic_names(options)
+        names = reading.topic_names(options)
         return [task for name in names for task in self._of_topic(options.of_topic(name))]
 
     def _of_topic(self, options: SourceOptions) -> Sequence[InputPartition]:
         bounds = self._bounds
-        log = open_log(options, options.topic)
+        log = reading.open_log(options, options.topic)
         topic = log.topic()
         url = store_url(topic, options.object_store_url)
         partitions = [
             partition
-            for partition in chosen(options, topic.topic_id, topic.partition_count)
+            for partition in reading.chosen(options, topic.topic_id, topic.partition_count)
             if bounds.partitions is None or partition.partition in bounds.partitions
         ]
         # In this order: the log goes on, and what is asked for later is not less.
         firsts = log.starts(partitions)
-        starts = resolved(log, partitions, options.starting or EARLIEST, "startingOffsets")
-        ends = resolved(log, partitions, options.ending or LATEST, "endingOffsets")
+        starts = reading.resolved(log, partitions, options.starting or EARLIEST, "startingOffsets")
+        ends = reading.resolved(log, partitions, options.ending or LATEST, "endingOffsets")
         lasts = log.ends(partitions)
-        starts = checked_starts(log, starts, firsts, fail=options.fail_on_data_loss)
+        starts = reading.checked_starts(log, starts, firsts, fail=options.fail_on_data_loss)
         tasks: list[InputPartition] = []
         for partition in partitions:
             number = partition.partition
@@ -79,7 +70,7 @@ class BatchReader(DataSourceReader):
             if options.latest:
                 parts = fewer_shares([*parts])
             tasks += (
-                ShareOfTopic(
+                reading.ShareOfTopic(
                     topic=options.topic,
                     topic_id=topic.topic_id,
                     object_store_url=url,
@@ -93,8 +84,8 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # Where there is nothing to read at all, Spark makes one task of its own.
-        if isinstance(partition, ShareOfTopic):
-            yield from task_batches(partition, self._options, self._columns, self._bounds)
+        if isinstance(partition, reading.ShareOfTopic):
+            yield from reading.task_batches(partition, self._options, self._columns, self._bounds)
 
 
 class PruningBatchReader(BatchReader):

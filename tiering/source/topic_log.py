@@ -19,17 +19,7 @@ CommitFailed when no broker answers.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from metadata.operations import (
-    EARLIEST_TIMESTAMP,
-    LATEST_TIMESTAMP,
-    AbortedTransaction,
-    Extent,
-    FindBatches,
-    FoundBatches,
-    ListedOffset,
-    ListOffsets,
-    ReadableTopic,
-)
+from metadata import operations as ops
 from tiering.coordinator_client import CoordinatorClient, repeated
 from wal.coordinates import TopicIdPartition
 from wal.errors import CommitFailed, CorruptState, InvalidSettings, OffsetOutOfRange
@@ -43,8 +33,8 @@ _INT32_MAX: Final = 2**31 - 1
 class Located(NamedTuple):
     """Extents that follow each other, and the aborted transactions with batches among them."""
 
-    extents: Sequence[Extent] = ()
-    aborted: Sequence[AbortedTransaction] = ()
+    extents: Sequence[ops.Extent] = ()
+    aborted: Sequence[ops.AbortedTransaction] = ()
 
 
 class TopicLog:
@@ -62,17 +52,17 @@ class TopicLog:
         self.name = name
         self._sleep = sleep
 
-    def topic(self) -> ReadableTopic:
+    def topic(self) -> ops.ReadableTopic:
         """As it is now. Raises: UnknownPartition."""
         return repeated(lambda: self._brokers.read_topic(self.name), self._sleep)
 
     def starts(self, partitions: Sequence[TopicIdPartition]) -> Mapping[int, int]:
         """The first offset of each partition, by its number."""
-        return self.offsets(partitions, EARLIEST_TIMESTAMP)
+        return self.offsets(partitions, ops.EARLIEST_TIMESTAMP)
 
     def ends(self, partitions: Sequence[TopicIdPartition]) -> Mapping[int, int]:
         """The last stable offset of each partition; no record below it is undecided."""
-        return self.offsets(partitions, LATEST_TIMESTAMP)
+        return self.offsets(partitions, ops.LATEST_TIMESTAMP)
 
     def offsets(self, partitions: Sequence[TopicIdPartition], timestamp: int) -> Mapping[int, int]:
         """The first offset at or after `timestamp`, as ListOffsets; -1: there is none.
@@ -81,9 +71,9 @@ class TopicLog:
         """
         if not partitions:
             return {}
-        asked = [ListOffsets(partition, timestamp) for partition in partitions]
+        asked = [ops.ListOffsets(partition, timestamp) for partition in partitions]
 
-        def ask() -> Sequence[ListedOffset]:
+        def ask() -> Sequence[ops.ListedOffset]:
             answers = self._brokers.read_offsets(asked)
             for answer in answers:
                 if answer.error is not None:
@@ -98,7 +88,7 @@ class TopicLog:
 
     def extents(
         self, partition: TopicIdPartition, start: int, end: int, *, page: int = EXTENTS_PER_CALL
-    ) -> Iterator[Extent]:
+    ) -> Iterator[ops.Extent]:
         """Where [start, end) lies, in offset order and gapless; asked for `page` by page.
 
         The first and the last extent may reach beyond. Raises: OffsetOutOfRange, CorruptState.
@@ -123,9 +113,9 @@ class TopicLog:
                     break
             yield Located(extents, found.aborted)
 
-    def _found(self, partition: TopicIdPartition, offset: int, page: int) -> FoundBatches:
-        def ask() -> FoundBatches:
-            asked = FindBatches(partition, offset, _INT32_MAX)
+    def _found(self, partition: TopicIdPartition, offset: int, page: int) -> ops.FoundBatches:
+        def ask() -> ops.FoundBatches:
+            asked = ops.FindBatches(partition, offset, _INT32_MAX)
             (found,) = self._brokers.read_extents([asked], extents_max=page)
             if isinstance(found.error, OffsetOutOfRange):
                 raise OffsetOutOfRange(
@@ -143,7 +133,7 @@ class TopicLog:
         return repeated(ask, self._sleep)
 
 
-def store_url(topic: ReadableTopic, given: str | None) -> str:
+def store_url(topic: ops.ReadableTopic, given: str | None) -> str:
     """Where the objects lie. Raises: InvalidSettings."""
     url = given or topic.object_store_url
     if not url:

@@ -36,18 +36,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tiering.types.arrow_types import (
-    MALFORMED,
-    TYPE_MISMATCH,
-    TypedValues,
-    arrow_type,
-    as_list,
-    as_map,
-    behind_each_other,
-    failed,
-    listed,
-    struct_type,
-)
+from tiering.types import arrow_types
 from tiering.types.columns import Column
 from tiering.types.shapes import ROOT_FIELD, Kind
 
@@ -117,7 +106,7 @@ class JsonDecoder:
     def __exit__(self, *_: object) -> None:
         self._connection.close()
 
-    def decode(self, values: pa.Array) -> TypedValues:
+    def decode(self, values: pa.Array) -> arrow_types.TypedValues:
         """Returns data of the struct of the columns, and codes, for binary `values`."""
         if not self._is_wrapped:
             # What is put around a text may make JSON of what is none.
@@ -125,21 +114,21 @@ class JsonDecoder:
                 return self._decoded_together(values, self._fast_query)
             except (duckdb.Error, pa.ArrowException, UnicodeError):
                 pass  # one of them is malformed; DuckDB's error quotes it, be it UTF-8 or not
-        return behind_each_other(self._decoded(values), self._columns)
+        return arrow_types.behind_each_other(self._decoded(values), self._columns)
 
-    def _decoded(self, values: pa.Array) -> Iterator[TypedValues]:
+    def _decoded(self, values: pa.Array) -> Iterator[arrow_types.TypedValues]:
         try:
             yield self._decoded_together(values, self._query)
             return
         except (duckdb.Error, pa.ArrowException):
             if len(values) == 1:
-                yield failed(1, self._columns, MALFORMED)
+                yield arrow_types.failed(1, self._columns, arrow_types.MALFORMED)
                 return
         middle = len(values) // 2
         yield from self._decoded(values[:middle])
         yield from self._decoded(values[middle:])
 
-    def _decoded_together(self, values: pa.Array, query: str) -> TypedValues:
+    def _decoded_together(self, values: pa.Array, query: str) -> arrow_types.TypedValues:
         # DuckDB checks what is UTF-8 as part of what is JSON.
         text = pa.Array.from_buffers(
             pa.string(), len(values), values.buffers(), values.null_count, values.offset
@@ -159,11 +148,13 @@ class JsonDecoder:
         is_malformed = pc.and_(values.is_valid(), pc.invert(_one_array(found.column("ok"))))
         errors = pc.if_else(
             is_malformed,
-            pa.scalar(MALFORMED, pa.int8()),
-            pc.if_else(is_bad, pa.scalar(TYPE_MISMATCH, pa.int8()), pa.scalar(None, pa.int8())),
+            pa.scalar(arrow_types.MALFORMED, pa.int8()),
+            pc.if_else(
+                is_bad, pa.scalar(arrow_types.TYPE_MISMATCH, pa.int8()), pa.scalar(None, pa.int8())
+            ),
         )
         fits = pc.and_(values.is_valid(), errors.is_null())
-        return TypedValues(_struct(data, self._columns, pc.invert(fits)), errors)
+        return arrow_types.TypedValues(_struct(data, self._columns, pc.invert(fits)), errors)
 
 
 def _of_json(column: Column) -> Column | None:
@@ -442,10 +433,10 @@ def _struct(found: pa.Array, columns: Sequence[Column], is_null: pa.Array | None
     children = [
         _column(pc.struct_field(found, [found.type.get_field_index(column.name)]), column)
         if column.is_live and column.name in names
-        else pa.nulls(len(found), arrow_type(column))
+        else pa.nulls(len(found), arrow_types.arrow_type(column))
         for column in columns
     ]
-    fields = list(struct_type(columns))
+    fields = list(arrow_types.struct_type(columns))
     return pa.StructArray.from_arrays(children, fields=fields, mask=is_null)
 
 
@@ -454,10 +445,10 @@ def _column(found: pa.Array, column: Column) -> pa.Array:
         case Kind.STRUCT:
             return _struct(found, column.inside, None)
         case Kind.LIST:
-            taken = listed(found)
-            return as_list(taken, _column(taken.items, column.inside[0]), column)
+            taken = arrow_types.listed(found)
+            return arrow_types.as_list(taken, _column(taken.items, column.inside[0]), column)
         case Kind.MAP:
-            taken = listed(found)
+            taken = arrow_types.listed(found)
             keys, values = (pc.struct_field(taken.items, [index]) for index in (0, 1))
-            return as_map(taken, keys, _column(values, column.inside[1]), column)
-    return found.cast(arrow_type(column))
+            return arrow_types.as_map(taken, keys, _column(values, column.inside[1]), column)
+    return found.cast(arrow_types.arrow_type(column))

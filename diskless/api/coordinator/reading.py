@@ -33,18 +33,10 @@ from diskless.authorization import AclOperation, Authorizer
 from diskless.ports import ClientInfo
 from diskless.replica.timestamp_search import TimestampSearch
 from diskless.server.registry import Api
+from metadata import operations as ops
 from metadata.clients.coordinator_client import TypedCoordinator
 from metadata.messages.find_batches import FindBatchesMessage
 from metadata.messages.readers import READ_EXTENTS, READ_OFFSETS, READ_TOPIC
-from metadata.operations import (
-    READ_COMMITTED,
-    AbortedTransaction,
-    Extent,
-    FindBatches,
-    FoundBatches,
-    ListOffsets,
-    ReadableTopic,
-)
 from wal.errors import DisklessError, InvalidRequest, UnknownPartition
 
 TOPICS_MAX: Final = 100
@@ -79,7 +71,7 @@ def reader_apis(
     def of_extents(message: FindBatchesMessage) -> Collection[str]:
         return named({request.partition.topic_id for request in message.requests})
 
-    def of_offsets(requests: Sequence[ListOffsets]) -> Collection[str]:
+    def of_offsets(requests: Sequence[ops.ListOffsets]) -> Collection[str]:
         return named({request.partition.topic_id for request in requests})
 
     return (
@@ -117,15 +109,15 @@ def _needs_read(access: Access, names: Names) -> Refusal:
     return refusal
 
 
-def _extents(client: TypedCoordinator) -> Call[FindBatchesMessage, FoundBatches]:
-    async def call(message: FindBatchesMessage, timeout_ms: int) -> Sequence[FoundBatches]:
+def _extents(client: TypedCoordinator) -> Call[FindBatchesMessage, ops.FoundBatches]:
+    async def call(message: FindBatchesMessage, timeout_ms: int) -> Sequence[ops.FoundBatches]:
         answers = []
         extents_left, look_ups_left = EXTENTS_MAX, LOOK_UPS_MAX
         for request in message.requests:
             limit = min(message.batches_per_partition_max, extents_left)
-            found: FoundBatches | None = None
-            extents: list[Extent] = []
-            aborted: dict[AbortedTransaction, None] = {}
+            found: ops.FoundBatches | None = None
+            extents: list[ops.Extent] = []
+            aborted: dict[ops.AbortedTransaction, None] = {}
             while look_ups_left and len(extents) < limit:
                 look_ups_left -= 1
                 left = limit - len(extents)
@@ -136,12 +128,12 @@ def _extents(client: TypedCoordinator) -> Call[FindBatchesMessage, FoundBatches]
                 # Look-ups behind each other name a transaction that reaches over both.
                 aborted |= dict.fromkeys(found.aborted)
                 request = request._replace(offset=extents[-1].last_offset + 1)
-                is_committed = message.isolation == READ_COMMITTED
+                is_committed = message.isolation == ops.READ_COMMITTED
                 end = found.last_stable_offset if is_committed else found.high_watermark
                 if request.offset >= end:
                     break
             if found is None:
-                found = FoundBatches()
+                found = ops.FoundBatches()
             elif extents:
                 # What was found before an error is found; asking for the rest shows it again.
                 found = found._replace(extents=extents, error=None, aborted=tuple(aborted))
@@ -150,8 +142,8 @@ def _extents(client: TypedCoordinator) -> Call[FindBatchesMessage, FoundBatches]
         return answers
 
     async def look_up(
-        request: FindBatches, extents_max: int, isolation: int, timeout_ms: int
-    ) -> FoundBatches:
+        request: ops.FindBatches, extents_max: int, isolation: int, timeout_ms: int
+    ) -> ops.FoundBatches:
         (found,) = await client.find_batches(
             [request._replace(max_bytes=_INT32_MAX)],
             max_bytes=_INT32_MAX,
@@ -166,19 +158,19 @@ def _extents(client: TypedCoordinator) -> Call[FindBatchesMessage, FoundBatches]
 
 def _topics(
     client: TypedCoordinator, object_store_url: str
-) -> Call[Sequence[str], ReadableTopic | DisklessError]:
+) -> Call[Sequence[str], ops.ReadableTopic | DisklessError]:
     async def call(
         names: Sequence[str], timeout_ms: int
-    ) -> Sequence[ReadableTopic | DisklessError]:
+    ) -> Sequence[ops.ReadableTopic | DisklessError]:
         if len(names) > TOPICS_MAX:
             raise InvalidRequest(f"{len(names)} topics in one request; {TOPICS_MAX} may be")
         return [readable(name) for name in names]
 
-    def readable(name: str) -> ReadableTopic | DisklessError:
+    def readable(name: str) -> ops.ReadableTopic | DisklessError:
         topic = client.topics().get(name)
         if topic is None:
             return UnknownPartition(f"there is no topic {name!r}")
-        return ReadableTopic(
+        return ops.ReadableTopic(
             topic_id=topic.topic_id,
             partition_count=topic.partition_count,
             configs=topic.configs,

@@ -31,26 +31,8 @@ from diskless.authorization import AclOperation, Authorizer
 from diskless.ports import ClientInfo
 from diskless.server.registry import Api
 from metadata.clients.coordinator_client import CoordinatorClient
-from metadata.messages.brokers import (
-    COMMIT_REWRITES,
-    COMMIT_REWRITES_HERE,
-    COMMIT_SEGMENTS,
-    COMMIT_SEGMENTS_HERE,
-    OFFER_TOPIC_COLUMNS,
-    PLAN_REWRITES,
-    PLAN_SEGMENTS,
-    PLAN_SEGMENTS_HERE,
-    SET_TOPIC_COLUMNS,
-)
+from metadata.messages import brokers, tables
 from metadata.messages.codec import Operation
-from metadata.messages.tables import (
-    COMMIT_TABLES,
-    COMMIT_TABLES_HERE,
-    LIST_SEGMENTS,
-    LIST_SEGMENTS_HERE,
-    LIST_TABLES,
-    LIST_TABLES_HERE,
-)
 from metadata.operations import PlannedSegments, PlanSegments, SegmentPlan
 from metadata.rewrites import PlannedRewrites, PlanRewrites, RewritePlan
 from metadata.table_operations import ListedTables, ListTables
@@ -76,17 +58,17 @@ def segment_apis(
     """APIs to be added to a registry. `client` reaches all leaders; the URL holds no secrets."""
     access = Access(authorizer, audit)
     # Another broker is asked by the operation that it does not pass on.
-    committing = passed_on(COMMIT_SEGMENTS_HERE, client, portion=None)
-    rewriting = passed_on(COMMIT_REWRITES_HERE, client, portion=None)
+    committing = passed_on(brokers.COMMIT_SEGMENTS_HERE, client, portion=None)
+    rewriting = passed_on(brokers.COMMIT_REWRITES_HERE, client, portion=None)
     operations: Sequence[tuple[Operation[Any, Any], Call[Any, Any]]] = (
-        (PLAN_SEGMENTS, planning(client, object_store_url)),
-        (COMMIT_SEGMENTS, committing),
-        (PLAN_REWRITES, planning_rewrites(client, object_store_url)),
-        (COMMIT_REWRITES, rewriting),
-        (LIST_TABLES, _listing(client, object_store_url)),
-        (LIST_SEGMENTS, passed_on(LIST_SEGMENTS_HERE, client)),
-        (COMMIT_TABLES, passed_on(COMMIT_TABLES_HERE, client)),
-        (OFFER_TOPIC_COLUMNS, passed_on(SET_TOPIC_COLUMNS, client)),
+        (brokers.PLAN_SEGMENTS, planning(client, object_store_url)),
+        (brokers.COMMIT_SEGMENTS, committing),
+        (brokers.PLAN_REWRITES, planning_rewrites(client, object_store_url)),
+        (brokers.COMMIT_REWRITES, rewriting),
+        (tables.LIST_TABLES, _listing(client, object_store_url)),
+        (tables.LIST_SEGMENTS, passed_on(tables.LIST_SEGMENTS_HERE, client)),
+        (tables.COMMIT_TABLES, passed_on(tables.COMMIT_TABLES_HERE, client)),
+        (brokers.OFFER_TOPIC_COLUMNS, passed_on(brokers.SET_TOPIC_COLUMNS, client)),
     )
 
     def refusal(of: ClientInfo, _: Any) -> DisklessError | None:
@@ -106,7 +88,7 @@ def planning(
     async def call(asked: PlanSegments, timeout_ms: int) -> Sequence[PlannedSegments]:
         if asked.max_plans < 1:
             raise InvalidRequest(f"at most {asked.max_plans} plans were asked for")
-        (planned,) = await client.call(PLAN_SEGMENTS_HERE, asked, timeout_ms=timeout_ms)
+        (planned,) = await client.call(brokers.PLAN_SEGMENTS_HERE, asked, timeout_ms=timeout_ms)
         if isinstance(planned, DisklessError):
             raise planned
         plans = _within_limit(planned.plans[: asked.max_plans], _PLAN)
@@ -136,7 +118,7 @@ def _listing(
     """The tables that the catalogue knows, and where their objects lie."""
 
     async def call(asked: ListTables, timeout_ms: int) -> Sequence[ListedTables | DisklessError]:
-        (listed,) = await client.call(LIST_TABLES_HERE, asked, timeout_ms=timeout_ms)
+        (listed,) = await client.call(tables.LIST_TABLES_HERE, asked, timeout_ms=timeout_ms)
         if isinstance(listed, DisklessError):
             return [listed]
         return [listed._replace(object_store_url=object_store_url)]

@@ -37,6 +37,7 @@ from enum import Enum
 from functools import partial
 from typing import Final
 
+from diskless.groups import errors
 from diskless.groups.assignors.assignment import Assignor, TopicPartitions
 from diskless.groups.assignors.partition_sets import NO_PARTITIONS, is_subset
 from diskless.groups.classic.subscription import CONSUMER_PROTOCOL
@@ -53,16 +54,6 @@ from diskless.groups.consumer.consumer_requests import (
 from diskless.groups.consumer.roster import Roster
 from diskless.groups.consumer.subscribed_topics import SubscribedTopics, Topics
 from diskless.groups.consumer_state import ConsumerMember, MemberState, StoredConsumerGroup
-from diskless.groups.errors import (
-    FencedMemberEpoch,
-    GroupCoordinatorUnavailable,
-    GroupMaxSizeReached,
-    IllegalGeneration,
-    MemberEpochNotSpoken,
-    StaleMemberEpoch,
-    UnknownMember,
-    UnreleasedInstanceId,
-)
 from diskless.groups.group_machine import Confirmed, Reply, Ticket
 from diskless.groups.requests import (
     ConsumerHeartbeat,
@@ -306,7 +297,7 @@ class ConsumerGroup:
         if holder is not None and holder is not known:
             is_away = holder.member_epoch == LEAVE_STATIC_EPOCH
             if holder.classic is None and not is_away:
-                raise UnreleasedInstanceId(
+                raise errors.UnreleasedInstanceId(
                     f"{holder.member_id} has the instance id {request.instance_id}"
                 )
             member = core.replaced(holder, request.member_id)
@@ -319,7 +310,9 @@ class ConsumerGroup:
             roster.put(member)
             return member
         if not core.has_place:
-            raise GroupMaxSizeReached(f"group.consumer.max.size={self._settings.consumer_max_size}")
+            raise errors.GroupMaxSizeReached(
+                f"group.consumer.max.size={self._settings.consumer_max_size}"
+            )
         return ConsumerMember(
             member_id=request.member_id, rebalance_timeout_ms=request.rebalance_timeout_ms
         )
@@ -329,14 +322,14 @@ class ConsumerGroup:
         member = self._roster.known(request.member_id, request.instance_id)
         received, member_epoch = request.member_epoch, member.member_epoch
         if member.classic is not None:
-            raise UnknownMember(f"{member.member_id} speaks the classic protocol")
+            raise errors.UnknownMember(f"{member.member_id} speaks the classic protocol")
         is_one_behind = (
             received == member.previous_epoch
             and request.owned is not None
             and is_subset(request.owned, member.assigned)
         )
         if received > member_epoch or (received < member_epoch and not is_one_behind):
-            raise FencedMemberEpoch(f"member epoch {received}, it is {member_epoch}")
+            raise errors.FencedMemberEpoch(f"member epoch {received}, it is {member_epoch}")
         return member
 
     # -- leaving --------------------------------------------------------------------------------
@@ -442,7 +435,7 @@ class ConsumerGroup:
         except DisklessError as error:
             return error
         if member.classic is None and not knows_member_epochs and not is_transactional:
-            return MemberEpochNotSpoken("OffsetCommit of this version has no member epoch")
+            return errors.MemberEpochNotSpoken("OffsetCommit of this version has no member epoch")
         if member.classic is not None:
             self._core.hear(member, now)
         return _refused_epoch(member, generation_id)
@@ -450,7 +443,7 @@ class ConsumerGroup:
     def check_fetch(self, member_id: str, member_epoch: int) -> DisklessError | None:
         member = self._roster.get(member_id)
         if member is None:
-            return UnknownMember(f"no member {member_id!r}")
+            return errors.UnknownMember(f"no member {member_id!r}")
         return _refused_epoch(member, member_epoch)
 
     # -- time and store -------------------------------------------------------------------------
@@ -467,12 +460,12 @@ class ConsumerGroup:
 
 
 def _superseded() -> DisklessError:
-    return GroupCoordinatorUnavailable("the member has sent another heartbeat")
+    return errors.GroupCoordinatorUnavailable("the member has sent another heartbeat")
 
 
 def _refused_epoch(member: ConsumerMember, member_epoch: int) -> DisklessError | None:
     if member_epoch == member.member_epoch:
         return None
     if member.classic is not None:
-        return IllegalGeneration(f"generation {member_epoch}, it is {member.member_epoch}")
-    return StaleMemberEpoch(f"member epoch {member_epoch}, it is {member.member_epoch}")
+        return errors.IllegalGeneration(f"generation {member_epoch}, it is {member.member_epoch}")
+    return errors.StaleMemberEpoch(f"member epoch {member_epoch}, it is {member.member_epoch}")

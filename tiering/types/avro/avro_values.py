@@ -43,18 +43,7 @@ import polars
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tiering.types.arrow_types import (
-    MALFORMED,
-    TYPE_MISMATCH,
-    TypedValues,
-    arrow_type,
-    as_list,
-    as_map,
-    behind_each_other,
-    failed,
-    listed,
-    struct_type,
-)
+from tiering.types import arrow_types
 from tiering.types.avro.avro_schema import AvroType
 from tiering.types.avro.lockstep import NARROW, read_together
 from tiering.types.columns import Column, accepts
@@ -115,11 +104,11 @@ class AvroDecoder:
             (b"Obj\x01", zigzag(1), zigzag(11), b"avro.schema", zigzag(len(text)), text, zigzag(0))
         )
 
-    def decode(self, values: pa.Array) -> TypedValues:
+    def decode(self, values: pa.Array) -> arrow_types.TypedValues:
         """Returns data of the struct of the columns, and codes, for binary `values`, none null."""
-        return behind_each_other(self._decoded(values), self._columns)
+        return arrow_types.behind_each_other(self._decoded(values), self._columns)
 
-    def _decoded(self, values: pa.Array) -> Iterator[TypedValues]:
+    def _decoded(self, values: pa.Array) -> Iterator[arrow_types.TypedValues]:
         if not len(values):
             return
         if len(values) == 1 or pc.sum(pc.binary_length(values)).as_py() <= BLOCK_BYTES_MAX:
@@ -130,7 +119,7 @@ class AvroDecoder:
                 found = self._block(values)
             except _Undecodable:
                 if len(values) == 1:
-                    yield failed(1, self._columns, MALFORMED)
+                    yield arrow_types.failed(1, self._columns, arrow_types.MALFORMED)
                     return
             else:
                 yield self._typed(found)
@@ -139,26 +128,30 @@ class AvroDecoder:
         yield from self._decoded(values[:middle])
         yield from self._decoded(values[middle:])
 
-    def _of_lockstep(self, values: pa.Array) -> TypedValues:
+    def _of_lockstep(self, values: pa.Array) -> arrow_types.TypedValues:
         found, is_malformed, is_unfit = read_together(values, self._writer, narrow=self._narrow)
         typed = self._typed(found)
-        codes = np.where(is_malformed, MALFORMED, TYPE_MISMATCH).astype(np.int8)
+        codes = np.where(is_malformed, arrow_types.MALFORMED, arrow_types.TYPE_MISMATCH).astype(
+            np.int8
+        )
         is_bad = is_malformed | is_unfit
-        return TypedValues(
+        return arrow_types.TypedValues(
             pc.if_else(pa.array(is_bad), pa.scalar(None, typed.data.type), typed.data),
             pc.if_else(pa.array(is_bad), pa.array(codes), typed.errors),
         )
 
-    def _typed(self, found: pa.Array) -> TypedValues:
+    def _typed(self, found: pa.Array) -> arrow_types.TypedValues:
         if self._is_wrapped:
             part = _fitted(found, self._writer, _column_of(ROOT_FIELD, self._writer, self._columns))
             part = _struct_of({ROOT_FIELD: part}, self._columns, found, np.zeros(len(found), bool))
         else:
             part = _fitted_struct(found, self._writer, self._columns)
         unfit = pa.array(part.unfit)
-        errors = pc.if_else(unfit, pa.scalar(TYPE_MISMATCH, pa.int8()), pa.scalar(None, pa.int8()))
+        errors = pc.if_else(
+            unfit, pa.scalar(arrow_types.TYPE_MISMATCH, pa.int8()), pa.scalar(None, pa.int8())
+        )
         data = pc.if_else(unfit, pa.scalar(None, part.array.type), part.array)
-        return TypedValues(data, errors)
+        return arrow_types.TypedValues(data, errors)
 
     def _block(self, values: pa.Array) -> pa.Array:
         """The values as Polars reads them. Raises: _Undecodable."""
@@ -302,7 +295,7 @@ def _fitted(found: pa.Array, writer: AvroType, column: Column | None) -> _Fitted
     assert column is not None
     if not _fits(column, writer):
         unfit |= _true(found.is_valid())
-        return _Fitted(pa.nulls(len(found), arrow_type(column)), unfit)
+        return _Fitted(pa.nulls(len(found), arrow_types.arrow_type(column)), unfit)
     if writer.is_unit:
         return _Fitted(found, unfit)
     match writer.name:
@@ -310,26 +303,26 @@ def _fitted(found: pa.Array, writer: AvroType, column: Column | None) -> _Fitted
             inner = _fitted_struct(found, writer, column.inside)
             return _Fitted(inner.array, unfit | inner.unfit)
         case "map" if not writer.fields[0].type.has_column:
-            taken = listed(found)
+            taken = arrow_types.listed(found)
             unfit |= _any_of(_repeated(taken.items, taken.offsets), taken.offsets)
-            return _Fitted(as_list(taken, taken.items, column), unfit)
+            return _Fitted(arrow_types.as_list(taken, taken.items, column), unfit)
         case "array" if writer.fields[0].type.has_column:
-            taken = listed(found)
+            taken = arrow_types.listed(found)
             inner = _fitted(taken.items, writer.fields[0].type, column.inside[0])
             unfit |= _any_of(inner.unfit, taken.offsets)
-            return _Fitted(as_list(taken, inner.array, column), unfit)
+            return _Fitted(arrow_types.as_list(taken, inner.array, column), unfit)
         case "map":
-            taken = listed(found)
+            taken = arrow_types.listed(found)
             keys = pc.struct_field(taken.items, [0]).cast(pa.string())
             values = pc.struct_field(taken.items, [1])
             inner = _fitted(values, writer.fields[0].type, column.inside[1])
             unfit |= _any_of(inner.unfit | _repeated(keys, taken.offsets), taken.offsets)
-            return _Fitted(as_map(taken, keys, inner.array, column), unfit)
+            return _Fitted(arrow_types.as_map(taken, keys, inner.array, column), unfit)
     array, outside = _simple(found, writer)
     unfit |= outside
     if unfit.any():
         array = pc.if_else(pa.array(unfit), pa.scalar(None, array.type), array)
-    return _Fitted(array.cast(arrow_type(column)), unfit)
+    return _Fitted(array.cast(arrow_types.arrow_type(column)), unfit)
 
 
 def _fitted_struct(found: pa.Array, writer: AvroType, columns: Sequence[Column]) -> _Fitted:
@@ -364,11 +357,11 @@ def _struct_of(
     children = [
         parts[column.name].array
         if column.name in parts
-        else pa.nulls(len(found), arrow_type(column))
+        else pa.nulls(len(found), arrow_types.arrow_type(column))
         for column in columns
     ]
     array = pa.StructArray.from_arrays(
-        children, fields=list(struct_type(columns)), mask=_struct_mask(found)
+        children, fields=list(arrow_types.struct_type(columns)), mask=_struct_mask(found)
     )
     return _Fitted(array, unfit)
 
