@@ -2,10 +2,15 @@
 
 Invariant: what was asked is answered in any order, and given up only with the worker itself.
 
-Failure case: the head is gone. A worker must not answer anybody when another head may have taken
-over. The kernel closes what a process had when it dies; a thread waits for just that, and ends the
-worker at once, whatever its event loop is doing (`end_with`): nothing is finished, nobody is told,
-and the chunks are recovered by the next head's worker.
+Failure cases:
+
+- The head is gone. A worker must not answer anybody when another head may have taken over. The
+  kernel closes what a process had when it dies; a thread waits for just that, and ends the worker
+  at once, whatever its event loop is doing (`end_with`): nothing is finished, nobody is told, and
+  the chunks are recovered by the next head's worker.
+- The head is there and silent: it was stopped, or something holds its event loop. The worker could
+  go on answering Fetch from what it knows, and its consumers would stay, and hear of nothing new,
+  while the other brokers go on. So it ends as well (`end_in_silence`), and they look elsewhere.
 """
 
 import asyncio
@@ -16,6 +21,8 @@ import struct
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
+
+import structlog
 
 from diskless.workers import line as messages
 from diskless.workers.connections.balance import Load
@@ -45,7 +52,11 @@ _SIZE: Final = struct.Struct(">I")
 
 
 HEAD_LOST: Final = 86
-"""The exit status."""
+HEAD_SILENT: Final = 87
+"""Exit statuses."""
+_ASK_EVERY_S: Final = 1.0
+
+log = structlog.get_logger(__name__)
 
 
 def end_with(head: socket.socket, end: Callable[[int], object] = os._exit) -> None:
@@ -115,6 +126,25 @@ class HeadLine:
         self._syncs[sync_id] = done
         self._line.send(frame(messages.SYNC, _ID.pack(sync_id)))
         return done
+
+    async def end_in_silence(self, after_s: float) -> None:
+        """Ask the head for a sign of life again and again; end the worker when none comes.
+
+        Seconds count only as this process is awake for them: one that was paused with its head, as
+        a machine is that sleeps, asks for as long again.
+        """
+        step_s = min(_ASK_EVERY_S, after_s)
+        while True:
+            answered, silent_s = self.synced(), 0.0
+            while not answered.done():
+                if silent_s >= after_s:
+                    log.error("the head is silent, the worker ends", after_s=after_s)
+                    self._ended(HEAD_SILENT)
+                    return
+                await asyncio.sleep(step_s)
+                self.take()
+                silent_s += step_s
+            await asyncio.sleep(step_s)
 
     def read_log(
         self, index: int, offset: int, max_bytes: int

@@ -258,6 +258,8 @@ async def open_worker(
     taker.start()
     heavy = HeavyConnections(server, line.tell_load, clock=clock)
     run_until_stop(stack, tasks, heavy.tell_loads(), "load")
+    silence_s = config.coordinator.session_timeout_ms / 1000
+    run_until_stop(stack, tasks, line.end_in_silence(silence_s), "head-silence")
     run_until_stop(stack, tasks, heavy.give_up_when_asked(line.giving_up), "heavy-connections")
     parts = WorkerParts(
         base=base,

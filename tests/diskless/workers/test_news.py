@@ -9,8 +9,8 @@ import pytest
 from diskless.workers.birth_facts import BirthFacts
 from diskless.workers.connections.balance import Load
 from diskless.workers.doors import CALLS, CLIENT, NOTE_BYTES_MAX, BadNote, DoorKeeper, Doors, Note
-from diskless.workers.head_line import HEAD_LOST, HeadLine, end_with
-from diskless.workers.line import ENDS, LOGS, SYNC, TOPICS, Frames, Line, frame
+from diskless.workers.head_line import HEAD_LOST, HEAD_SILENT, HeadLine, end_with
+from diskless.workers.line import ENDS, LOGS, SYNC, SYNCED, TOPICS, Frames, Line, frame
 from diskless.workers.news import (
     GONE,
     ClusterNews,
@@ -144,6 +144,32 @@ async def test_a_client_whose_name_is_too_long_to_be_told_is_not_served() -> Non
     await until(lambda: len(came) == 2)
     assert came == [longest, Note(CALLS)]
     keeper.close()
+    theirs.close()
+
+
+async def test_a_worker_ends_when_its_head_lives_and_says_nothing() -> None:
+    ours, theirs = socket.socketpair()
+    ended: list[int] = []
+    asked: list[bytes] = []
+
+    async def page() -> bytes:
+        return b""
+
+    def answer(kind: int, content: memoryview) -> None:
+        asked.append(bytes(content))
+        if len(asked) < 5:
+            head.send(frame(SYNCED, asked[-1]))
+
+    head = Line(ours, answer, lambda: None)
+    worker = HeadLine(theirs, metadata_partitions=1, page=page, ended=ended.append)
+    watching = asyncio.create_task(worker.end_in_silence(0.01))
+    await until(lambda: len(asked) == 4)
+    assert ended == []
+    await until(lambda: bool(ended))
+    assert ended == [HEAD_SILENT]
+    assert len(asked) == 5
+    await watching
+    head.close()
     theirs.close()
 
 

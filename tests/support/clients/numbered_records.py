@@ -60,6 +60,11 @@ class NumberedProducer:
             )
         self._next += count
 
+    @property
+    def sent(self) -> int:
+        """How many were handed to the client; the next one has this number."""
+        return self._next
+
     def poll(self) -> None:
         self._producer.poll(0.005)
 
