@@ -6,7 +6,8 @@ so an object has these four batches, now and then fewer. Counted over the object
 and of several short runs the one that took least: beside other work, processor time only grows.
 
 The second figure is how often a thread of the broker stopped to wait: for another thread, the disk
-or the socket.
+or the socket. The third is what a thread pays that does nothing but the durable work of such an
+object (`object_floor.py`).
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from typing import Final, NamedTuple
 
 import psutil
 
+from bench.speed.object_floor import ObjectFloor
 from bench.speed.puts import written_at
 from bench.tools import load
 from bench.tools.broker import BenchBroker, fresh_directory
@@ -59,6 +61,11 @@ def run_small_objects(report: Report) -> None:
     note = f"least of {len(runs)} runs, {least.objects / ROUNDS:.2f} objects a round"
     report.add("small_object_cpu_ms", least.cpu_ms_per_object, "ms", note=note)
     report.add("small_object_waits", min(run.waits_per_object for run in runs))
+    with fresh_directory() as directory:
+        floor = ObjectFloor(directory)
+        floor.run(WARM_UP_ROUNDS)
+        least_s = min(floor.run(ROUNDS) / ROUNDS for _ in range(RUNS))
+    report.add("small_object_floor_ms", least_s * 1e3, "ms", note="its durable work alone")
 
 
 def measure(

@@ -1,10 +1,12 @@
 """The groups of producers and consumers measure what they say, on little."""
 
+import sqlite3
 from pathlib import Path
 
 import pytest
 
 from bench.speed.latency import ACK_ROWS, ack_waits, raw_waits
+from bench.speed.object_floor import BATCH_BYTES, BATCHES, ObjectFloor
 from bench.speed.puts import most_in_a_second, written_at
 from bench.speed.slopes import Point, measure_batches, measure_objects, slope
 from bench.speed.throughput import ROWS, SINK_ROWS, measure_produce
@@ -74,3 +76,17 @@ def test_several_runs_are_a_median_with_a_range(tmp_path: Path) -> None:
     report.add_runs("produce", [3.0, 1.0, 2.0], "MB/s", bound="≥ 2")
     assert report.as_mapping() == {"produce": 2.0, "produce_low": 1.0, "produce_high": 3.0}
     assert report.figures[0].verdict == "met"
+
+
+def test_the_floor_of_an_object_writes_each_of_its_parts(tmp_path: Path) -> None:
+    assert ObjectFloor(tmp_path).run(2) > 0
+    objects = [(tmp_path / "objects" / str(number)).stat().st_size for number in range(2)]
+    assert min(objects) > BATCHES * BATCH_BYTES
+    assert (tmp_path / "log").stat().st_size > 0
+    with sqlite3.connect(tmp_path / "state.db") as state:
+        counts = [
+            state.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+            for table in ("files", "batches", "partitions", "producer_states")
+        ]
+    state.close()
+    assert counts == [2, 2 * BATCHES, BATCHES, BATCHES]
