@@ -1,7 +1,8 @@
 """The SQLite state: tables, file, connections, hash, and questions to it.
 
 - `schema`: the tables and the prepared SQL. Read this first.
-- `state`: the file, its connections and threads; `state_file`: copying it, and knowing it again
+- `state`: the database, its connections and threads; `state_engines`: how SQLite opens it and what
+  its errors mean; `state_file`: copying the file, and knowing it again
   after a clean stop
 - `state_hash`: the rolling hash over all rows; `state_check`: checking all of it before it is
   served

@@ -20,16 +20,14 @@ Blocking calls run in threads of this object: one for the writer, a few for read
 
 import asyncio
 import logging
-import sqlite3
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self, TypeVar
 from uuid import UUID
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, select
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.pool import QueuePool
+from sqlalchemy import Connection, Engine, select
 
 from metadata.operations import (
     Leader,
@@ -50,6 +48,13 @@ from metadata.state.image import (
     StoredTopic,
     load_sinks,
 )
+from metadata.state.state_engines import (
+    opened,
+    pooled_engine,
+    read_only_engine,
+    run_in_transaction,
+    translated_errors,
+)
 from metadata.state.state_hash import from_signed
 from metadata.state.transactions.transaction_image import load_transactions
 from wal.coordinates import ObjectKey, TopicIdPartition
@@ -60,11 +65,6 @@ from wal.worker_threads import Job, WorkerThreads
 
 STATE_FILE: Final = "state.sqlite"
 
-_WAL_PAGES_MAX: Final = 4_000
-"""A checkpoint every 16 MiB: rare enough for its sync, small enough to restart from."""
-_CACHE_KIB: Final = 64 << 10
-_READER_CACHE_KIB: Final = 8 << 10
-_BUSY_TIMEOUT_S: Final = 10.0
 SET_ASIDE_MAX: Final = 3
 """States set aside that are kept; the oldest go first."""
 
@@ -91,6 +91,8 @@ class StateDatabase:
         self.path = path
         self._readers = readers
         self._writer_engine: Engine | None = None
+        self._writer: Connection | None = None
+        """The writer engine's one connection, kept from one transaction to the next."""
         self._reader_engine: Engine | None = None
         self._is_closed = False
         self._is_trusted = False
@@ -215,13 +217,14 @@ class StateDatabase:
         self._dispose()
         is_new = not self.path.exists()
         self._is_trusted = False
-        self._writer_engine = _engine(self.path, connections=1, is_writer=True)
-        self._reader_engine = _engine(self.path, connections=self._readers, is_writer=False)
+        self._writer_engine = pooled_engine(self.path, connections=1, is_writer=True)
+        self._reader_engine = pooled_engine(self.path, connections=self._readers, is_writer=False)
         if is_new:
             self._write(schema.SCHEMA.create_all)
         return is_new
 
     def _dispose(self) -> None:
+        self._give_back_writer()
         for engine in (self._reader_engine, self._writer_engine):
             if engine is not None:
                 engine.dispose()
@@ -263,14 +266,30 @@ class StateDatabase:
         return aside
 
     def _write(self, work: Callable[[Connection], _Result]) -> _Result:
-        return self._checked(self._writer_engine, work)
+        engine = opened(self._writer_engine)
+        try:
+            with self._checked(), translated_errors():
+                # Taking it from the pool and giving it back costs as much as a small transaction.
+                writer = self._writer = self._writer or engine.connect()
+                with writer.begin():
+                    return work(writer)
+        except BaseException:
+            self._give_back_writer()  # What a failed rollback left, the pool throws away.
+            raise
+
+    def _give_back_writer(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
 
     def _read(self, work: Callable[[Connection], _Result]) -> _Result:
-        return self._checked(self._reader_engine, work)
+        with self._checked():
+            return run_in_transaction(self._reader_engine, work)
 
-    def _checked(self, engine: Engine | None, work: Callable[[Connection], _Result]) -> _Result:
+    @contextmanager
+    def _checked(self) -> Iterator[None]:
         try:
-            return run_in_transaction(engine, work)
+            yield
         except CorruptState:
             self.doubt()
             raise
@@ -283,71 +302,11 @@ def read_copy(
 
     Raises like `StateDatabase.read`.
     """
-    engine = state_file.read_only_engine(path, is_in_use=is_in_use)
+    engine = read_only_engine(path, is_in_use=is_in_use)
     try:
         return run_in_transaction(engine, work)
     finally:
         engine.dispose()
-
-
-def run_in_transaction(engine: Engine | None, work: Callable[[Connection], _Result]) -> _Result:
-    if engine is None:
-        raise NotCoordinator("the coordinator's state is not open")
-    try:
-        with engine.begin() as connection:
-            return work(connection)
-    except DBAPIError as error:
-        raise _translated(error.orig) from error
-    except sqlite3.Error as error:  # from those who use the driver's connection
-        raise _translated(error) from error
-    except UnicodeDecodeError as error:  # from the driver, about a damaged name in a message
-        raise CorruptState(f"SQLite: {error}") from error
-
-
-def _translated(error: BaseException | None) -> CorruptState | StorageFailed:
-    # A missing table has SQLITE_ERROR; the driver's own, as for a text that is no UTF-8, have none.
-    code = getattr(error, "sqlite_errorcode", None)
-    if isinstance(error, sqlite3.OperationalError) and code not in (None, sqlite3.SQLITE_ERROR):
-        # Full disk, I/O error, no descriptors: the transaction is undone and may be tried again.
-        return StorageFailed(f"SQLite: {error}")
-    return CorruptState(f"SQLite: {error}")
-
-
-def _engine(path: Path, *, connections: int, is_writer: bool) -> Engine:
-    engine = create_engine(
-        URL.create("sqlite", database=str(path)),
-        poolclass=QueuePool,
-        pool_size=connections,
-        max_overflow=0,
-        connect_args={"check_same_thread": False, "timeout": _BUSY_TIMEOUT_S},
-    )
-
-    @event.listens_for(engine, "connect")
-    def configure(connection: Any, _record: object) -> None:
-        # Without this the driver opens transactions by its own rules and BEGIN below would fail.
-        connection.isolation_level = None
-        pragmas = ["mmap_size=0", "foreign_keys=OFF", "temp_store=MEMORY"]
-        if is_writer:
-            pragmas += [
-                "journal_mode=WAL",
-                "synchronous=NORMAL",
-                f"wal_autocheckpoint={_WAL_PAGES_MAX}",
-                f"cache_size=-{_CACHE_KIB}",
-            ]
-        else:
-            pragmas += [
-                "query_only=ON",
-                "wal_autocheckpoint=0",
-                f"cache_size=-{_READER_CACHE_KIB}",
-            ]
-        for pragma in pragmas:
-            connection.execute(f"PRAGMA {pragma}").close()
-
-    @event.listens_for(engine, "begin")
-    def begin(connection: Connection) -> None:
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if is_writer else "BEGIN")
-
-    return engine
 
 
 def read_applied(connection: Connection) -> Applied | None:

@@ -21,11 +21,8 @@ import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
-
-from sqlalchemy import Engine, create_engine, event
-from sqlalchemy.pool import NullPool
 
 from wal.disk import Disk
 from wal.errors import CorruptState, DirectoryLost, StorageFailed
@@ -80,27 +77,6 @@ def settle_database(path: Path) -> bool:
     except sqlite3.DatabaseError as error:
         raise CorruptState(f"{path}: {error}") from error
     return not _has_write_ahead_log(path)
-
-
-def read_only_engine(path: Path, *, is_in_use: bool = False) -> Engine:
-    """An engine on a database file, for reading. Dispose of it.
-
-    Unless it `is_in_use` nobody must write it; it has no write-ahead log, and gets no companions.
-    """
-
-    def connect() -> sqlite3.Connection:
-        mode = "mode=ro" if is_in_use else "immutable=1"
-        location = f"file:{quote(str(path.absolute()))}?{mode}"
-        return sqlite3.connect(location, uri=True, check_same_thread=False)
-
-    engine = create_engine("sqlite://", creator=connect, poolclass=NullPool)
-
-    @event.listens_for(engine, "connect")
-    def configure(connection: Any, _record: object) -> None:
-        connection.isolation_level = None
-        connection.execute("PRAGMA mmap_size=0").close()
-
-    return engine
 
 
 def remove_database(path: Path) -> None:
