@@ -18,6 +18,7 @@ from diskless.ports import ActiveProducer, BrokerConfigEntry, BrokerEndpoint, Cl
 from diskless.topics.schema_notes import SchemaNotes
 from metadata.clients.coordinator_client import Coordinator
 from metadata.clients.routed_client import RoutedClient
+from metadata.messages.brokers import ALTER_TOPIC_CONFIGS
 from metadata.operations import AlterTopicConfigs, CreateTopic, TopicDescription
 from wal.coordinates import TopicIdPartition
 from wal.errors import CommitFailed, DisklessError, InvalidTopic, UnknownTopicId
@@ -136,7 +137,7 @@ class CoordinatorTopics:
             # Asked for even when it changes nothing: this broker's catalogue may be behind.
             request = AlterTopicConfigs(topic_id=topic_id, before=before, configs=change(before))
             await self._schema_notes.keep([request.configs])
-            (altered,) = await self._coordinator.alter_topic_configs([request])
+            (altered,) = await self._coordinator.call(ALTER_TOPIC_CONFIGS, [request])
             if altered.error is not None:
                 raise altered.error
             if altered.is_altered:

@@ -37,7 +37,7 @@ from metadata.acls import AclBinding, AclFilter, DeletedAcls
 from metadata.messages import brokers as between
 from metadata.messages import coordinator as kip
 from metadata.messages.codec import Operation
-from metadata.messages.commit_file import COMMIT_FILE, COMMIT_FILES_AT, CommitFileMessage
+from metadata.messages.commit_file import COMMIT_FILE, CommitFileMessage
 from metadata.messages.find_batches import FIND_BATCHES, FindBatchesMessage
 from metadata.messages.shapes import Addressed
 from wal.coordinates import ObjectKey
@@ -84,12 +84,6 @@ class CoordinatorClient(Protocol):
     ) -> Sequence[DisklessError | None]:
         return await self.call(kip.DELETE_TOPICS, topic_ids, timeout_ms=timeout_ms)
 
-    async def alter_topic_configs(
-        self, requests: Sequence[ops.AlterTopicConfigs], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[ops.AlteredTopicConfigs]:
-        """Idempotent; an entry that came too late says what the topic's configs are instead."""
-        return await self.call(between.ALTER_TOPIC_CONFIGS, requests, timeout_ms=timeout_ms)
-
     async def alter_client_quotas(
         self, requests: Sequence[ops.AlterClientQuotas], *, timeout_ms: int = TIMEOUT_MS
     ) -> Sequence[DisklessError | None]:
@@ -115,23 +109,6 @@ class CoordinatorClient(Protocol):
         many, or some already that were to be the first."""
         return await self.call(between.ALTER_SCRAM_CREDENTIALS, requests, timeout_ms=timeout_ms)
 
-    async def create_partitions_at(
-        self,
-        coordinator: int,
-        topics: Sequence[ops.CreatePartitionsAt],
-        *,
-        timeout_ms: int = TIMEOUT_MS,
-    ) -> Sequence[DisklessError | None]:
-        """Idempotent; partitions that the coordinator has already are left as they are."""
-        asked = Addressed(coordinator, topics)
-        return await self.call(between.CREATE_PARTITIONS_AT, asked, timeout_ms=timeout_ms)
-
-    async def delete_topics_at(
-        self, coordinator: int, topic_ids: Sequence[UUID], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[DisklessError | None]:
-        asked = Addressed(coordinator, topic_ids)
-        return await self.call(between.DELETE_TOPICS_AT, asked, timeout_ms=timeout_ms)
-
     # -- data -------------------------------------------------------------------------------------
 
     async def commit_file(
@@ -143,13 +120,6 @@ class CoordinatorClient(Protocol):
         content under a known key is Rejected. One bad batch fails alone.
         """
         return await self.call(COMMIT_FILE, CommitFileMessage(request), timeout_ms=timeout_ms)
-
-    async def commit_files_at(
-        self, coordinator: int, files: Sequence[ops.CommitFile], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[ops.CommittedFile]:
-        """Files of one broker, decided in their order and appended together: all, or none."""
-        asked = Addressed(coordinator, files)
-        return await self.call(COMMIT_FILES_AT, asked, timeout_ms=timeout_ms)
 
     async def delete_records(
         self, requests: Sequence[ops.DeleteRecords], *, timeout_ms: int = TIMEOUT_MS
@@ -223,12 +193,6 @@ class CoordinatorClient(Protocol):
         (planned,) = await self.call(between.PLAN_SEGMENTS_HERE, asked, timeout_ms=timeout_ms)
         return _or_raise(planned).plans
 
-    async def set_topic_columns(
-        self, columns: Sequence[ops.SetTopicColumns], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[DisklessError | None]:
-        """Idempotent. Rejected where somebody else was first."""
-        return await self.call(between.SET_TOPIC_COLUMNS, columns, timeout_ms=timeout_ms)
-
     async def commit_segments(
         self, segments: Sequence[ops.RolledSegment], *, timeout_ms: int = TIMEOUT_MS
     ) -> Sequence[ops.SegmentCommit]:
@@ -241,12 +205,6 @@ class CoordinatorClient(Protocol):
         """Rewrites of segments under way, after planning what is due."""
         (planned,) = await self.call(between.PLAN_REWRITES_HERE, asked, timeout_ms=timeout_ms)
         return _or_raise(planned).plans
-
-    async def commit_rewrites(
-        self, rewrites: Sequence[rw.Rewrite], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[rw.RewriteCommit]:
-        """Swap segments for others, atomically per entry; idempotent by generation and key."""
-        return await self.call(between.COMMIT_REWRITES_HERE, rewrites, timeout_ms=timeout_ms)
 
     # -- producers and brokers --------------------------------------------------------------------
 

@@ -18,6 +18,8 @@ from uuid import UUID
 from metadata import operations as ops
 from metadata.clients.coordinator_client import CoordinatorClient
 from metadata.coordinator.coordinator import PartitionCoordinator
+from metadata.messages.brokers import CREATE_PARTITIONS_AT, DELETE_TOPICS_AT
+from metadata.messages.shapes import Addressed
 from metadata.rules.topics import coordinator_assignments
 from wal.errors import DisklessError, UnknownTopicId
 from wal.failpoint import failpoint
@@ -160,7 +162,8 @@ class TopicChanges:
         async def create(coordinator: int) -> Sequence[tuple[UUID, DisklessError | None]]:
             wanted = shares[coordinator]
             try:
-                errors = await self.peers.create_partitions_at(coordinator, [*wanted.values()])
+                asked = Addressed(coordinator, [*wanted.values()])
+                errors = await self.peers.call(CREATE_PARTITIONS_AT, asked)
             except DisklessError as error:
                 return [(topic_id, error) for topic_id in wanted]
             return list(zip(wanted, errors, strict=True))
@@ -190,7 +193,7 @@ class TopicChanges:
         # Gone for everybody now; what a coordinator that cannot be reached keeps of it is found by
         # the sweep later.
         await asyncio.gather(
-            *[self.peers.delete_topics_at(number, ids) for number, ids in shares.items()],
+            *[self.peers.call(DELETE_TOPICS_AT, Addressed(*share)) for share in shares.items()],
             return_exceptions=True,
         )
         return deleted

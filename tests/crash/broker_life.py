@@ -28,6 +28,7 @@ from metadata.log.local_log import LocalLogSettings, LocalMetadataLog
 from metadata.log.log import MetadataLog
 from metadata.log.object_log import ObjectMetadataLog
 from metadata.log.object_log_settings import ObjectLogSettings
+from metadata.messages.brokers import ALTER_TOPIC_CONFIGS
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.records.groups import CommittedOffset
 from metadata.replica.replica import Replica
@@ -228,10 +229,9 @@ class Life:
         return _errors(await self.client.create_partitions([request]))
 
     async def alter(self) -> Answer:
-        wanted = {"retention.bytes": "500"}
-        (answer,) = await self.client.alter_topic_configs(
-            [ops.AlterTopicConfigs(topic_id=KEPT, before={"retention.bytes": "-1"}, configs=wanted)]
-        )
+        before, wanted = {"retention.bytes": "-1"}, {"retention.bytes": "500"}
+        change = ops.AlterTopicConfigs(topic_id=KEPT, before=before, configs=wanted)
+        (answer,) = await self.client.call(ALTER_TOPIC_CONFIGS, [change])
         # Asked again, somebody else was first: this script, in an earlier life.
         return dict(answer.configs)
 

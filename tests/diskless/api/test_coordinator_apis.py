@@ -19,6 +19,14 @@ from diskless.server.registry import Request
 from metadata import operations as ops
 from metadata.acls import AclBinding, AclFilter, DeletedAcls, PatternType, Permission
 from metadata.clients.coordinator_client import CoordinatorClient
+from metadata.messages.brokers import (
+    ALTER_TOPIC_CONFIGS,
+    COMMIT_REWRITES_HERE,
+    CREATE_PARTITIONS_AT,
+    DELETE_TOPICS_AT,
+    SET_TOPIC_COLUMNS,
+)
+from metadata.messages.commit_file import COMMIT_FILES_AT
 from metadata.messages.find_batches import FindBatchesMessage
 from metadata.messages.shapes import Addressed
 from metadata.rewrites import (
@@ -145,8 +153,8 @@ async def test_every_operation_reaches_the_coordinators_as_it_was_asked() -> Non
         ("delete_topics", ([A, B],), {}, [None, unknown]),
         ("commit_file", (file,), {}, [ops.BatchCommit(5, -1, 0), ops.BatchCommit(6, -1, 0, True)]),
         (
-            "commit_files_at",
-            (3, [file, file]),
+            "call",
+            (COMMIT_FILES_AT, Addressed(3, [file, file])),
             {},
             [
                 ops.CommittedFile([ops.BatchCommit(5, -1, 0), ops.BatchCommit(6, -1, 0, True)]),
@@ -167,24 +175,24 @@ async def test_every_operation_reaches_the_coordinators_as_it_was_asked() -> Non
         ("allocate_producer_ids", (), {}, [range(1_000, 2_000)]),
         ("tombstone_files", (3, [KEY]), {}, [ops.Tombstone(True)]),
         ("hand_over_files", (3, [handed]), {}, [None]),
-        ("create_partitions_at", (3, [share]), {}, [None]),
-        ("delete_topics_at", (3, [A]), {}, [None]),
+        ("call", (CREATE_PARTITIONS_AT, Addressed(3, [share])), {}, [None]),
+        ("call", (DELETE_TOPICS_AT, Addressed(3, [A])), {}, [None]),
         ("register_broker", (broker,), {}, [None]),
         ("plan_segments", (ops.PlanSegments(True),), {}, [ops.PlannedSegments((plan,))]),
         ("commit_segments", ([rolled],), {}, [ops.SegmentCommit(True)]),
         (
-            "alter_topic_configs",
-            ([alter],),
+            "call",
+            (ALTER_TOPIC_CONFIGS, [alter]),
             {},
             [ops.AlteredTopicConfigs(True, {"segment.ms": "6"})],
         ),
         ("alter_client_quotas", ([quotas],), {}, [None]),
-        ("set_topic_columns", ([ops.SetTopicColumns(A, 1, b"b", b"c")],), {}, [None]),
+        ("call", (SET_TOPIC_COLUMNS, [ops.SetTopicColumns(A, 1, b"b", b"c")]), {}, [None]),
         ("create_acls", ([rule],), {}, [None]),
         ("delete_acls", ([AclFilter(principal="User:u")],), {}, [DeletedAcls((rule,))]),
         ("alter_scram_credentials", ([added, removed],), {}, [None, UnknownCredential("none")]),
         ("plan_rewrites", (PlanRewrites(5),), {}, [PlannedRewrites((rewrite_plan,))]),
-        ("commit_rewrites", ([rewrite],), {}, [RewriteCommit(True)]),
+        ("call", (COMMIT_REWRITES_HERE, [rewrite]), {}, [RewriteCommit(True)]),
     ]
     async with serving() as s:
         for name, arguments, options, answer in calls:
@@ -202,7 +210,7 @@ async def test_every_operation_reaches_the_coordinators_as_it_was_asked() -> Non
                 assert got == wanted
     assert {name for name, *_ in calls} == {
         name for name in vars(CoordinatorClient) if not name.startswith("_")
-    } - {"call"}
+    }
 
 
 def a_batch(number: int) -> BatchExtent:
@@ -455,17 +463,20 @@ async def test_bad_names_and_counts_refuse_their_topic_alone() -> None:
             *(ops.TopicDescription if kind is type(None) else kind for kind in errors),
             InvalidConfig,
         ]
-        shares = await s.client.create_partitions_at(
-            3,
-            [
-                ops.CreatePartitionsAt(topic_id=A, name=name, partitions=indexes)
-                for name, indexes in [
-                    ("no/name", [0]),
-                    ("good", [0, 7]),
-                    ("g", [-1]),
-                    ("h", [10_000]),
-                ]
-            ],
+        shares = await s.client.call(
+            CREATE_PARTITIONS_AT,
+            Addressed(
+                3,
+                [
+                    ops.CreatePartitionsAt(topic_id=A, name=name, partitions=indexes)
+                    for name, indexes in [
+                        ("no/name", [0]),
+                        ("good", [0, 7]),
+                        ("g", [-1]),
+                        ("h", [10_000]),
+                    ]
+                ],
+            ),
         )
         assert [type(error) for error in shares] == [
             InvalidTopic,

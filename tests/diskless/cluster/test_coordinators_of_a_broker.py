@@ -12,6 +12,8 @@ from confluent_kafka import Producer
 
 from metadata.clients.wire_client import WireClient
 from metadata.log.log_object import log_prefix
+from metadata.messages.brokers import DELETE_TOPICS_AT
+from metadata.messages.shapes import Addressed
 from metadata.operations import (
     CommitFile,
     CreatePartitions,
@@ -197,7 +199,7 @@ async def test_a_coordinator_that_is_not_led_here_is_named_as_such(broker: LiveB
         for asking in (
             client.describe_files([ObjectKey("k")], coordinator=9),
             client.tombstone_files(9, [ObjectKey("k")]),
-            client.delete_topics_at(9, []),
+            client.call(DELETE_TOPICS_AT, Addressed(9, [])),
         ):
             with pytest.raises(errors.NotCoordinator):
                 await asking

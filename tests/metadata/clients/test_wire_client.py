@@ -80,21 +80,11 @@ async def call(client: CoordinatorClient, operation: Operation[Any, Any], asked:
             return await client.tombstone_files(*asked, **timeout)
         case "CoordinatorHandOverFiles":
             return await client.hand_over_files(*asked, **timeout)
-        case "CoordinatorCreatePartitionsAt":
-            return await client.create_partitions_at(*asked, **timeout)
-        case "CoordinatorDeleteTopicsAt":
-            return await client.delete_topics_at(*asked, **timeout)
         case "CoordinatorRegisterBroker":
             await client.register_broker(asked, **timeout)
             return [None]
         case "CoordinatorCommitSegmentsHere":
             return await client.commit_segments(asked, **timeout)
-        case "CoordinatorCommitFilesAt":
-            return await client.commit_files_at(*asked, **timeout)
-        case "CoordinatorCommitRewritesHere":
-            return await client.commit_rewrites(asked, **timeout)
-        case "CoordinatorAlterTopicConfigs":
-            return await client.alter_topic_configs(asked, **timeout)
         case "CoordinatorAlterScramCredentials":
             return await client.alter_scram_credentials(asked, **timeout)
         case "CoordinatorAlterClientQuotas":

@@ -6,7 +6,8 @@ from uuid import UUID
 
 import pytest
 
-from metadata.messages.commit_file import COMMIT_FILE, CommitFileMessage
+from metadata.messages.commit_file import COMMIT_FILE, COMMIT_FILES_AT, CommitFileMessage
+from metadata.messages.shapes import Addressed
 from metadata.operations import BatchCommit, CommitFile, CreatePartitions
 from tests.support.coordinators.conformance_bench import ConformanceBench
 from tests.support.coordinators.coordinator_bench import UNKNOWN_PARTITION, batch
@@ -254,7 +255,7 @@ class FilesTogetherCases:
             bench.file(batch(partition, 1, producer=9, sequence=5)),
         ]
         coordinator = bench.coordinator_of(partition)
-        answers = await bench.client.commit_files_at(coordinator, files)
+        answers = await bench.client.call(COMMIT_FILES_AT, Addressed(coordinator, files))
         assert [[commit.base_offset for commit in answer.batches] for answer in answers] == [
             [0],
             [3, 5],
@@ -263,7 +264,8 @@ class FilesTogetherCases:
         assert all(answer.error is None for answer in answers)
         assert await bench.high_watermark(partition) == 7
         # Each is known by its own key: asked again, together or alone, it has its first answer.
-        assert await bench.client.commit_files_at(coordinator, files[::-1]) == [*answers][::-1]
+        again = await bench.client.call(COMMIT_FILES_AT, Addressed(coordinator, files[::-1]))
+        assert again == [*answers][::-1]
         for file, answer in zip(files, answers, strict=True):
             assert as_bytes(file, await bench.client.commit_file(file)) == as_bytes(
                 file, answer.batches
@@ -283,7 +285,8 @@ class FilesTogetherCases:
             replace(unsound, file_size_bytes=1),
             bench.file(batch(partition, 1), key=known.object_key),
         ]
-        answers = await bench.client.commit_files_at(bench.coordinator_of(partition), files)
+        asked = Addressed(bench.coordinator_of(partition), files)
+        answers = await bench.client.call(COMMIT_FILES_AT, asked)
         assert isinstance(answers[1].error, Rejected)
         assert isinstance(answers[3].error, Rejected)
         assert [
