@@ -16,16 +16,8 @@ from diskless.ports import LEADER_EPOCH, Buffer
 from diskless.replica.batch_reader import ReadResult
 from diskless.replica.batch_stamping import NO_END
 from diskless.replica.metadata_topic import LogRead
+from metadata import operations as ops
 from metadata.clients.finding import taken_bytes
-from metadata.operations import (
-    READ_COMMITTED,
-    AbortedTransaction,
-    Extent,
-    FindBatches,
-    FoundBatches,
-    TopicDescription,
-    WalExtent,
-)
 from wal.columns import Int64s
 from wal.errors import (
     DisklessError,
@@ -46,7 +38,7 @@ class Look(NamedTuple):
     isolation: int
     looked_at: int
     generation: int
-    topics: Sequence[TopicDescription | None]
+    topics: Sequence[ops.TopicDescription | None]
     firsts: Sequence[int]
     """Where the slots of the topics begin."""
     slots: Int64s
@@ -57,7 +49,7 @@ class Look(NamedTuple):
     """What has to be looked up. The others are at the ends of their logs, or have an error."""
     errors: RowErrors
 
-    def learn(self, rows: Sequence[int], answers: Sequence[FoundBatches]) -> None:
+    def learn(self, rows: Sequence[int], answers: Sequence[ops.FoundBatches]) -> None:
         """Take in the offsets that a look-up gave."""
         self.high_watermarks[rows] = [answer.high_watermark for answer in answers]
         self.last_stable_offsets[rows] = [answer.last_stable_offset for answer in answers]
@@ -65,7 +57,7 @@ class Look(NamedTuple):
 
     def end_of(self, row: int) -> int:
         """Where the batches of a row that was looked up end for its reader."""
-        if self.isolation == READ_COMMITTED:
+        if self.isolation == ops.READ_COMMITTED:
             return int(self.last_stable_offsets[row])
         return NO_END
 
@@ -92,8 +84,8 @@ class Found:
 
     def __init__(self) -> None:
         self.errors: dict[int, DisklessError] = {}
-        self.extents: dict[int, Sequence[Extent]] = {}
-        self.aborted: dict[int, Sequence[AbortedTransaction]] = {}
+        self.extents: dict[int, Sequence[ops.Extent]] = {}
+        self.aborted: dict[int, Sequence[ops.AbortedTransaction]] = {}
         """With batches in the extents, which an answer may end before."""
         self.logs: dict[int, LogRead] = {}
         """Of the metadata topic. How much there is shows when it is read, so any ends the wait."""
@@ -104,7 +96,7 @@ class Found:
         self.to_read_bytes = 0
         """What an answer takes; of a segment as much as the client wants decoded."""
 
-    def add(self, row: int, request: FindBatches, answer: FoundBatches, end: int) -> None:
+    def add(self, row: int, request: ops.FindBatches, answer: ops.FoundBatches, end: int) -> None:
         """`end`: where the batches end that the reader may see."""
         if answer.error is not None:
             self.errors[row] = answer.error
@@ -119,7 +111,7 @@ class Found:
             self.ready_bytes += extent.bytes_between(request.offset, end)
             if has_segment:
                 continue
-            if isinstance(extent, WalExtent):
+            if isinstance(extent, ops.WalExtent):
                 self.to_read_bytes += extent.length_bytes
             elif isinstance(extent, Marker):
                 self.to_read_bytes += MARKER_BYTES
@@ -127,7 +119,7 @@ class Found:
                 has_segment = True
                 self.to_read_bytes += request.max_bytes
 
-    def add_log(self, row: int, read: LogRead, ends: FoundBatches) -> None:
+    def add_log(self, row: int, read: LogRead, ends: ops.FoundBatches) -> None:
         if ends.error is not None:
             self.errors[row] = ends.error
         elif read.offset < ends.high_watermark:
@@ -169,7 +161,7 @@ def answer_of(look: Look, found: Found, pieces: Mapping[int, ReadResult]) -> Fet
     """
     errors = found.errors
     records: dict[int, Sequence[Buffer]] = {}
-    aborted: dict[int, Sequence[AbortedTransaction]] = {}
+    aborted: dict[int, Sequence[ops.AbortedTransaction]] = {}
     for row, piece in sorted(pieces.items()):
         if row in found.errors:
             continue
@@ -190,5 +182,5 @@ def answer_of(look: Look, found: Found, pieces: Mapping[int, ReadResult]) -> Fet
     )
 
 
-def _first_offset(transaction: AbortedTransaction) -> int:
+def _first_offset(transaction: ops.AbortedTransaction) -> int:
     return transaction.first_offset

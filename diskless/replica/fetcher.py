@@ -34,13 +34,8 @@ from diskless.replica.log_ends import NOWHERE, LogEnds
 from diskless.replica.metadata_topic import LogPartition, LogRead, MetadataTopic
 from diskless.replica.purgatory import DelayedOperation, Purgatory
 from diskless.replica.served_topics import ServedTopics, Target
+from metadata import operations as ops
 from metadata.clients.coordinator_client import Coordinator
-from metadata.operations import (
-    READ_COMMITTED,
-    READ_UNCOMMITTED,
-    FindBatches,
-    TopicDescription,
-)
 from wal.coordinates import TopicIdPartition
 from wal.errors import ObjectNotFound
 
@@ -145,7 +140,7 @@ class Fetcher:
     async def bounds(self, requests: Sequence[FetchPartition]) -> FetchAnswer:
         """See `diskless.ports.ReplicaManager.bounds`."""
         rows = FetchRows.of(requests)
-        look = await self._look(rows, READ_UNCOMMITTED)
+        look = await self._look(rows, ops.READ_UNCOMMITTED)
         found = await self._find(rows, look, 0, at_least_one=False)
         return answer_of(look, found, {})
 
@@ -176,7 +171,7 @@ class Fetcher:
     async def _look(self, rows: FetchRows, isolation: int) -> Look:
         """What is known of all rows at once, and which of them have to be looked up."""
         self._topics.refresh()
-        topics: list[TopicDescription | None] = []
+        topics: list[ops.TopicDescription | None] = []
         firsts: list[int] = []
         partition_counts: list[int] = []
         wrongs: list[int] = []
@@ -217,7 +212,7 @@ class Fetcher:
         if errors:
             for column in (high_watermarks, last_stable_offsets, log_start_offsets):
                 column[errors.rows] = -1
-        visible_ends = last_stable_offsets if isolation == READ_COMMITTED else high_watermarks
+        visible_ends = last_stable_offsets if isolation == ops.READ_COMMITTED else high_watermarks
         # A reader of committed records may be anywhere between where these end and the log's end.
         is_at_end = (rows.offsets >= visible_ends) & (rows.offsets <= high_watermarks)
         is_open = is_right & (~is_at_end | (high_watermarks < 0))
@@ -244,7 +239,7 @@ class Fetcher:
             if start:
                 await asyncio.sleep(0)
             wanted: list[int] = []
-            requests: list[FindBatches] = []
+            requests: list[ops.FindBatches] = []
             for row in look.open_rows[start : start + _FOUND_AT_ONCE].tolist():
                 target = self._target(look, rows, row)
                 offset, limit = int(rows.offsets[row]), int(rows.max_bytes[row])
@@ -254,7 +249,7 @@ class Fetcher:
                     found.add_log(row, LogRead(target, offset, limit), ends)
                 else:
                     wanted.append(row)
-                    requests.append(FindBatches(target, offset, limit))
+                    requests.append(ops.FindBatches(target, offset, limit))
             if not wanted:
                 continue
             answers = await self._coordinator.find_batches(

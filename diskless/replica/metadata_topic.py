@@ -23,19 +23,9 @@ from typing import Final, NamedTuple, Protocol
 
 from diskless.ports import Buffer, ListOffsetsResult
 from diskless.replica.batch_reader import ReadResult
+from metadata import operations as ops
 from metadata.log.log import MetadataRecordBatch
 from metadata.log.shown_batches import shown_batch
-from metadata.operations import (
-    EARLIEST_LOCAL_TIMESTAMP,
-    EARLIEST_TIMESTAMP,
-    LATEST_TIERED_TIMESTAMP,
-    LATEST_TIMESTAMP,
-    MAX_TIMESTAMP,
-    METADATA_TOPIC,
-    METADATA_TOPIC_ID,
-    FoundBatches,
-    TopicDescription,
-)
 from wal.coordinates import TopicIdPartition
 from wal.errors import DisklessError, OffsetOutOfRange, OutOfBounds
 from wal.records.record_batch import parse_header
@@ -89,7 +79,7 @@ class LogPartition(NamedTuple):
 
     @property
     def key(self) -> TopicIdPartition:
-        return TopicIdPartition(METADATA_TOPIC_ID, self.coordinator_id)
+        return TopicIdPartition(ops.METADATA_TOPIC_ID, self.coordinator_id)
 
 
 class LogRead(NamedTuple):
@@ -105,9 +95,9 @@ class MetadataTopic:
 
     def __init__(self, partitions: Sequence[LoggedPartition]) -> None:
         self._partitions = tuple(partitions)
-        self.description: Final = TopicDescription(
-            topic_id=METADATA_TOPIC_ID,
-            name=METADATA_TOPIC,
+        self.description: Final = ops.TopicDescription(
+            topic_id=ops.METADATA_TOPIC_ID,
+            name=ops.METADATA_TOPIC,
             partition_count=len(self._partitions),
             configs=_CONFIGS,
         )
@@ -117,7 +107,7 @@ class MetadataTopic:
         for index, partition in enumerate(self._partitions):
             partition.replica.subscribe_applied(partial(listener, (LogPartition(index).key,)))
 
-    async def find(self, partition: LogPartition, offset: int) -> FoundBatches:
+    async def find(self, partition: LogPartition, offset: int) -> ops.FoundBatches:
         """The bounds of a partition; an error when `offset` is not within them.
 
         There is something to read when `offset` is below the high watermark.
@@ -127,15 +117,15 @@ class MetadataTopic:
             if offset > log.end_offset:
                 await log.refresh()
         except DisklessError as error:
-            return FoundBatches(error=error)
+            return ops.FoundBatches(error=error)
         start_offset, high_watermark = self._bounds(partition)
         if start_offset <= offset <= max(log.end_offset, high_watermark):
-            return FoundBatches(start_offset, high_watermark)
-        return FoundBatches(
+            return ops.FoundBatches(start_offset, high_watermark)
+        return ops.FoundBatches(
             start_offset,
             high_watermark,
             error=OffsetOutOfRange(
-                f"{METADATA_TOPIC}-{partition.coordinator_id}: offset {offset} is not within"
+                f"{ops.METADATA_TOPIC}-{partition.coordinator_id}: offset {offset} is not within"
                 f" {start_offset} .. {high_watermark}"
             ),
         )
@@ -160,14 +150,14 @@ class MetadataTopic:
         """As ListOffsets; every record has the time of its batch, and times never fall."""
         start_offset, high_watermark = self._bounds(partition)
         match timestamp:
-            case _ if timestamp == LATEST_TIMESTAMP:
+            case _ if timestamp == ops.LATEST_TIMESTAMP:
                 return ListOffsetsResult(offset=high_watermark)
-            case _ if timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
+            case _ if timestamp in (ops.EARLIEST_TIMESTAMP, ops.EARLIEST_LOCAL_TIMESTAMP):
                 return ListOffsetsResult(offset=start_offset)
-            case _ if timestamp == LATEST_TIERED_TIMESTAMP or start_offset == high_watermark:
+            case _ if timestamp == ops.LATEST_TIERED_TIMESTAMP or start_offset == high_watermark:
                 return ListOffsetsResult()
         try:
-            if timestamp == MAX_TIMESTAMP:
+            if timestamp == ops.MAX_TIMESTAMP:
                 timestamp = (await self._batch_at(partition, high_watermark - 1)).timestamp_ms
             found = await self._first_at(partition, timestamp, high_watermark)
         except DisklessError as error:

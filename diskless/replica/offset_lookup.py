@@ -10,14 +10,8 @@ from diskless.ports import LEADER_EPOCH, ClientInfo, ListOffsetsPartition, ListO
 from diskless.replica.metadata_topic import LogPartition, MetadataTopic
 from diskless.replica.served_topics import ServedTopics, Target
 from diskless.replica.timestamp_search import TimestampSearch
+from metadata import operations as ops
 from metadata.clients.coordinator_client import Coordinator
-from metadata.operations import (
-    LATEST_TIERED_TIMESTAMP,
-    LATEST_TIMESTAMP,
-    MAX_TIMESTAMP,
-    READ_COMMITTED,
-    ListOffsets,
-)
 from wal.coordinates import TopicIdPartition
 from wal.errors import DisklessError, FencedLeaderEpoch, InvalidRequest, UnknownLeaderEpoch
 
@@ -46,13 +40,13 @@ class OffsetLookup:
             try:
                 topic = self._topics.with_partition(request.topic_name, None, request.partition)
                 _check_leader_epoch(request.current_leader_epoch)
-                if request.timestamp < LATEST_TIERED_TIMESTAMP:
+                if request.timestamp < ops.LATEST_TIERED_TIMESTAMP:
                     raise InvalidRequest(f"no such special timestamp: {request.timestamp}")
                 targets.append(self._topics.target(topic, request.partition))
             except DisklessError as error:
                 targets.append(error)
         wanted = [
-            ListOffsets(target, request.timestamp)
+            ops.ListOffsets(target, request.timestamp)
             for request, target in zip(requests, targets, strict=True)
             if isinstance(target, TopicIdPartition)
         ]
@@ -64,7 +58,7 @@ class OffsetLookup:
                 found = await self._search.exact(
                     request.timestamp, listed, client=client.connection_id
                 )
-                if isolation == READ_COMMITTED:
+                if isolation == ops.READ_COMMITTED:
                     found = _committed(request.timestamp, found, listed.last_stable_offset)
                 results.append(found)
             elif isinstance(target, LogPartition):
@@ -80,9 +74,9 @@ def _committed(
     """The answer to a reader of committed records, who may not see what is not stable yet."""
     if found.error is not None:
         return found
-    if timestamp == LATEST_TIMESTAMP:
+    if timestamp == ops.LATEST_TIMESTAMP:
         return found._replace(offset=last_stable_offset)
-    is_search = timestamp >= 0 or timestamp == MAX_TIMESTAMP
+    is_search = timestamp >= 0 or timestamp == ops.MAX_TIMESTAMP
     return ListOffsetsResult() if is_search and found.offset >= last_stable_offset else found
 
 

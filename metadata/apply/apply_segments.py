@@ -15,16 +15,8 @@ from metadata.records.records import (
 )
 from metadata.records.rewrites import SegmentRewrittenRecord
 from metadata.records.segment_identity import segment_digest
+from metadata.state import schema
 from metadata.state.image import PlannedSegment
-from metadata.state.schema import (
-    FILE_ANSWERS,
-    FILES,
-    LEFT_SEGMENTS,
-    NOT_DELETABLE,
-    SEGMENT_PLANS,
-    SEGMENTS,
-    pack_owners,
-)
 from wal.errors import CorruptState
 from wal.staging.staged_keys import is_staged
 from wal.ulid import minted_ms
@@ -40,7 +32,7 @@ def plan_segment(
         )
     size = deletions.batch_bytes(state.id, record.base_offset, record.last_offset)
     transaction.insert(
-        SEGMENT_PLANS,
+        schema.SEGMENT_PLANS,
         state.id,
         record.last_offset,
         record.base_offset,
@@ -78,9 +70,9 @@ def commit_segment(
     Markers of its offsets may stay for what lies before them and is in no segment yet.
     """
     state = transaction.partition(record.partition)
-    plans = SEGMENT_PLANS.table.c
+    plans = schema.SEGMENT_PLANS.table.c
     planned = transaction.delete_where(
-        SEGMENT_PLANS,
+        schema.SEGMENT_PLANS,
         and_(
             plans.partition == state.id,
             plans.last_offset == record.last_offset,
@@ -114,7 +106,7 @@ def insert_segment(
 ) -> None:
     """Insert its file and its answer; and the segment, unless all of its records are deleted."""
     transaction.insert(
-        FILES,
+        schema.FILES,
         file_id,
         PARQUET_SEGMENT,
         record.object_bytes,
@@ -122,15 +114,15 @@ def insert_segment(
         timestamp_ms,
         1 if is_live else 0,
         record.object_bytes if is_live else 0,
-        NOT_DELETABLE if is_live else timestamp_ms,
+        schema.NOT_DELETABLE if is_live else timestamp_ms,
         1,
         record.object_key,
-        pack_owners(()),
+        schema.pack_owners(()),
     )
-    transaction.insert(FILE_ANSWERS, file_id, segment_digest(record), b"")
+    transaction.insert(schema.FILE_ANSWERS, file_id, segment_digest(record), b"")
     if is_live:
         transaction.insert(
-            SEGMENTS,
+            schema.SEGMENTS,
             partition_id,
             record.last_offset,
             record.base_offset,
@@ -142,17 +134,19 @@ def insert_segment(
 
 
 def forget_files(transaction: StateTransaction, record: FilesDeletedRecord) -> None:
-    files = FILES.table.c
+    files = schema.FILES.table.c
     for key in record.object_keys:
         row = transaction.connection.execute(
             select(files.id, files.live_rows, files.object_format).where(files.object_key == key)
         ).one_or_none()
         if row is None or row.live_rows:
             raise CorruptState(f"{key} was deleted but is {'unknown' if row is None else 'live'}")
-        transaction.delete_where(FILES, files.id == row.id)
-        transaction.delete_where(FILE_ANSWERS, FILE_ANSWERS.table.c.file == row.id)
+        transaction.delete_where(schema.FILES, files.id == row.id)
+        transaction.delete_where(schema.FILE_ANSWERS, schema.FILE_ANSWERS.table.c.file == row.id)
         if row.object_format == PARQUET_SEGMENT:
-            transaction.delete_where(LEFT_SEGMENTS, LEFT_SEGMENTS.table.c.file == row.id)
+            transaction.delete_where(
+                schema.LEFT_SEGMENTS, schema.LEFT_SEGMENTS.table.c.file == row.id
+            )
             continue
         if is_staged(key):
             continue  # its age alone decides: see metadata/rules/sinks/commit_sink.py

@@ -20,16 +20,8 @@ from metadata.records.records import (
     TopicConfigsRecord,
     TopicDeletedRecord,
 )
+from metadata.state import schema
 from metadata.state.image import PartitionState, StoredTopic
-from metadata.state.schema import (
-    ASSIGNMENTS,
-    PARTITIONS,
-    REWRITES,
-    SEGMENT_PLANS,
-    TOPIC_COLUMNS,
-    TOPIC_CONFIGS,
-    TOPICS,
-)
 from wal.coordinates import TopicIdPartition
 from wal.errors import CorruptState
 
@@ -44,7 +36,7 @@ def create_partition(
         transaction, offset, record.topic_id, record.name, record.partition, ()
     )
     state = PartitionState(offset, topic_row_id, record.partition)
-    transaction.insert(PARTITIONS, *state)
+    transaction.insert(schema.PARTITIONS, *state)
     transaction.changes.partitions[TopicIdPartition(record.topic_id, record.partition)] = state
 
 
@@ -67,7 +59,7 @@ def extend_topic(
     assignments = dict(enumerate(coordinators, first))
     if topic is None:
         row_id, count, configs, columns = offset, 0, {}, TopicColumns()
-        transaction.insert(TOPICS, offset, end, topic_id.bytes, name)
+        transaction.insert(schema.TOPICS, offset, end, topic_id.bytes, name)
     else:
         row_id, description, columns = topic
         count, configs = description.partition_count, dict(description.configs)
@@ -75,7 +67,7 @@ def extend_topic(
         if name != description.name:
             raise CorruptState(f"topic {topic_id} is {description.name}, not {name}")
         transaction.replace_row(
-            TOPICS,
+            schema.TOPICS,
             (row_id, count, topic_id.bytes, name),
             (row_id, end, topic_id.bytes, name),
         )
@@ -99,9 +91,9 @@ def set_configs(transaction: StateTransaction, record: TopicConfigsRecord) -> No
     topic = transaction.topic(record.topic_id)
     if topic is None:
         raise CorruptState(f"configs of the unknown topic {record.topic_id}")
-    transaction.delete_where(TOPIC_CONFIGS, TOPIC_CONFIGS.table.c.topic == topic.id)
+    transaction.delete_where(schema.TOPIC_CONFIGS, schema.TOPIC_CONFIGS.table.c.topic == topic.id)
     for name, value in sorted(record.configs.items()):
-        transaction.insert(TOPIC_CONFIGS, topic.id, name, value)
+        transaction.insert(schema.TOPIC_CONFIGS, topic.id, name, value)
     old = topic.description
     transaction.changes.topics[record.topic_id] = StoredTopic(
         topic.id,
@@ -124,8 +116,8 @@ def set_columns(transaction: StateTransaction, record: TopicColumnsRecord) -> No
         raise CorruptState(
             f"columns {record.version} of {record.topic_id} after {topic.columns[0]}"
         )
-    transaction.delete_where(TOPIC_COLUMNS, TOPIC_COLUMNS.table.c.topic == topic.id)
-    transaction.insert(TOPIC_COLUMNS, topic.id, record.version, record.basis, record.columns)
+    transaction.delete_where(schema.TOPIC_COLUMNS, schema.TOPIC_COLUMNS.table.c.topic == topic.id)
+    transaction.insert(schema.TOPIC_COLUMNS, topic.id, record.version, record.basis, record.columns)
     columns = TopicColumns(record.version, record.basis, record.columns)
     transaction.changes.topics[record.topic_id] = topic._replace(columns=columns)
 
@@ -153,23 +145,25 @@ def delete_topic(
         partition_ids.add(state.id)
         transaction.changes.partitions[partition] = None
         transaction.changes.rewrites[partition] = None
-    partitions = PARTITIONS.table.c
+    partitions = schema.PARTITIONS.table.c
     transaction.delete_where(
-        SEGMENT_PLANS,
-        SEGMENT_PLANS.table.c.partition.in_(
+        schema.SEGMENT_PLANS,
+        schema.SEGMENT_PLANS.table.c.partition.in_(
             select(partitions.id).where(partitions.topic == topic.id)
         ),
     )
     transaction.delete_where(
-        REWRITES,
-        REWRITES.table.c.partition.in_(select(partitions.id).where(partitions.topic == topic.id)),
+        schema.REWRITES,
+        schema.REWRITES.table.c.partition.in_(
+            select(partitions.id).where(partitions.topic == topic.id)
+        ),
     )
-    transaction.delete_where(PARTITIONS, partitions.topic == topic.id)
+    transaction.delete_where(schema.PARTITIONS, partitions.topic == topic.id)
     deletions.leave_behind(left_behind)
-    transaction.delete_where(TOPIC_CONFIGS, TOPIC_CONFIGS.table.c.topic == topic.id)
-    transaction.delete_where(TOPIC_COLUMNS, TOPIC_COLUMNS.table.c.topic == topic.id)
-    transaction.delete_where(ASSIGNMENTS, ASSIGNMENTS.table.c.topic == topic.id)
-    transaction.delete_where(TOPICS, TOPICS.table.c.id == topic.id)
+    transaction.delete_where(schema.TOPIC_CONFIGS, schema.TOPIC_CONFIGS.table.c.topic == topic.id)
+    transaction.delete_where(schema.TOPIC_COLUMNS, schema.TOPIC_COLUMNS.table.c.topic == topic.id)
+    transaction.delete_where(schema.ASSIGNMENTS, schema.ASSIGNMENTS.table.c.topic == topic.id)
+    transaction.delete_where(schema.TOPICS, schema.TOPICS.table.c.id == topic.id)
     transaction.changes.topics[record.topic_id] = None
     forget_table(transaction, topic.id, record.topic_id)
     for key in [*transaction.image.producers, *transaction.changes.producers]:

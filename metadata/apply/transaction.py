@@ -16,6 +16,7 @@ import numpy as np
 from sqlalchemy import ColumnElement, Connection, delete, func, select
 
 from metadata.acls import AclBinding
+from metadata.state import schema
 from metadata.state.image import (
     Changes,
     CommittedImage,
@@ -24,22 +25,13 @@ from metadata.state.image import (
     RewriteState,
     StoredTopic,
 )
-from metadata.state.schema import (
-    APPLIED,
-    APPLIED_CHECKSUM,
-    PARTITIONS,
-    STATE_VERSION,
-    Row,
-    StateTable,
-    compiled,
-)
 from metadata.state.state_hash import HASH_MODULUS, sum_of, to_signed
 from wal.columns import FEW_MAX, Int64s
 from wal.coordinates import TopicIdPartition
 from wal.crc import crc32c
 from wal.errors import CorruptState
 
-_UPDATE_PARTITION: Final = PARTITIONS.update_sql(
+_UPDATE_PARTITION: Final = schema.PARTITIONS.update_sql(
     "log_start_offset",
     "high_watermark",
     "planned_end_offset",
@@ -48,7 +40,7 @@ _UPDATE_PARTITION: Final = PARTITIONS.update_sql(
     "first_open_offset",
     "last_marker_offset",
 )
-_UPSERT_APPLIED: Final = compiled(APPLIED.insert().prefix_with("OR REPLACE"))
+_UPSERT_APPLIED: Final = schema.compiled(schema.APPLIED.insert().prefix_with("OR REPLACE"))
 _ALL_BITS: Final = 0xFFFFFFFF
 _UNCHANGED: Final = PartitionState(-1, -1, -1)
 
@@ -145,26 +137,26 @@ class StateTransaction:
         else:
             before = partition_columns(self._partitions_before.values())
             after = partition_columns(self._written_partitions.values())
-            checksums = PARTITIONS.checksums([*after])
-            self._hash += sum_of(checksums) - sum_of(PARTITIONS.checksums([*before]))
+            checksums = schema.PARTITIONS.checksums([*after])
+            self._hash += sum_of(checksums) - sum_of(schema.PARTITIONS.checksums([*before]))
             columns = [*after[3:], checksums, after[0]]
             updates = [*zip(*(numbers.tolist() for numbers in columns), strict=True)]
         self.driver.executemany(_UPDATE_PARTITION, updates)
         self._written_partitions.clear()
         self._partitions_before.clear()
 
-    def _few_updates(self) -> list[Row]:
-        self._hash -= sum(map(PARTITIONS.checksum, self._partitions_before.values()))
+    def _few_updates(self) -> list[schema.Row]:
+        self._hash -= sum(map(schema.PARTITIONS.checksum, self._partitions_before.values()))
         updates = []
         for partition in self._written_partitions.values():
-            checksum = PARTITIONS.checksum(partition)
+            checksum = schema.PARTITIONS.checksum(partition)
             self._hash += checksum
             updates.append((*partition[3:], checksum, partition.id))
         return updates
 
     # -- rows -------------------------------------------------------------------------------------
 
-    def added(self, table: StateTable, *values: Any) -> Row:
+    def added(self, table: schema.StateTable, *values: Any) -> schema.Row:
         row = table.row(*values)
         self._hash += row[-1]
         return row
@@ -177,15 +169,15 @@ class StateTransaction:
         """Take a row that somebody else deleted out of the state hash."""
         self._hash -= checksum
 
-    def insert(self, table: StateTable, *values: Any) -> None:
+    def insert(self, table: schema.StateTable, *values: Any) -> None:
         self.connection.exec_driver_sql(table.insert_sql, self.added(table, *values))
 
-    def replace_row(self, table: StateTable, before: Row, after: Row) -> None:
+    def replace_row(self, table: schema.StateTable, before: schema.Row, after: schema.Row) -> None:
         """Replace the row whose first column is its key."""
         self._hash -= table.checksum(before)
         self.connection.exec_driver_sql(table.upsert_sql(), self.added(table, *after))
 
-    def delete_where(self, table: StateTable, which: ColumnElement[bool]) -> int:
+    def delete_where(self, table: schema.StateTable, which: ColumnElement[bool]) -> int:
         """Delete rows and take their checksums out of the hash; returns how many they were.
 
         The checksums are summed in halves: SQLite's sum() of full 64-bit numbers overflows.
@@ -216,7 +208,7 @@ def write_applied(connection: Connection, changes: Changes, *, last_record_crc: 
     """Say in the same transaction how far the metadata log was applied."""
     values = (
         0,
-        STATE_VERSION,
+        schema.STATE_VERSION,
         changes.next_offset,
         last_record_crc,
         changes.timestamp_ms,
@@ -224,7 +216,7 @@ def write_applied(connection: Connection, changes: Changes, *, last_record_crc: 
         changes.began_ms,
         to_signed(changes.state_hash),
     )
-    _driver_of(connection).execute(_UPSERT_APPLIED, (*values, APPLIED_CHECKSUM(values)))
+    _driver_of(connection).execute(_UPSERT_APPLIED, (*values, schema.APPLIED_CHECKSUM(values)))
 
 
 def _driver_of(connection: Connection) -> sqlite3.Connection:

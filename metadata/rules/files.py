@@ -24,13 +24,8 @@ from enum import Enum, auto
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
+from metadata import operations as ops
 from metadata.metadata_settings import CoordinatorSettings
-from metadata.operations import (
-    PARQUET_SEGMENT,
-    WRITE_AHEAD_MULTI_SEGMENT,
-    HandedFile,
-    Tombstone,
-)
 from metadata.records.control import FileHandedOverRecord, FilesTombstonedRecord
 from metadata.records.records import FilesDeletedRecord, MetadataRecord
 from metadata.rules.commit import Decision
@@ -123,7 +118,7 @@ def plan_file(
     A segment's key belongs to a plan that is done with, so nobody asks for its answer; `hold` tells
     whether a table is an owner of it.
     """
-    if file.object_format == PARQUET_SEGMENT:
+    if file.object_format == ops.PARQUET_SEGMENT:
         if hold is Hold.HELD:
             return FilePlan(FileStep.WAIT)
         return FilePlan(FileStep.DELETE, is_final=True)
@@ -153,7 +148,7 @@ def check_file_keys(keys: Sequence[ObjectKey]) -> None:
 
 
 def decide_hand_over(
-    view: SpeculativeView, files: Sequence[HandedFile]
+    view: SpeculativeView, files: Sequence[ops.HandedFile]
 ) -> Decision[Sequence[DisklessError | None]]:
     """Own these files from now on; what is owned already is left as it is.
 
@@ -189,11 +184,11 @@ def decide_hand_over(
     return Decision(records, answers)
 
 
-def _problem_of_handed(file: HandedFile, coordinator_id: int) -> InvalidRequest | None:
+def _problem_of_handed(file: ops.HandedFile, coordinator_id: int) -> InvalidRequest | None:
     problem = _problem_of_key(file.object_key)
     if problem is not None:
         return problem
-    if file.object_format != WRITE_AHEAD_MULTI_SEGMENT or file.file_size_bytes < 0:
+    if file.object_format != ops.WRITE_AHEAD_MULTI_SEGMENT or file.file_size_bytes < 0:
         return InvalidRequest(f"{file.object_key} is not a WAL object")
     if coordinator_id not in file.owner_ids:
         return InvalidRequest(f"{file.object_key} is not for coordinator {coordinator_id}")
@@ -225,30 +220,30 @@ def _problem_of_key(key: ObjectKey) -> InvalidRequest | None:
 
 def decide_tombstone(
     view: SpeculativeView, keys: Sequence[ObjectKey]
-) -> Decision[Sequence[Tombstone]]:
+) -> Decision[Sequence[ops.Tombstone]]:
     """Refuse the commit of these keys for ever, except for those that are known here.
 
     An entry is InvalidRequest for a key that is older than our log.
     """
     new: list[ObjectKey] = []
-    answers: list[Tombstone] = []
+    answers: list[ops.Tombstone] = []
     for key in keys:
         problem = _problem_of_key(key)
         if problem is not None:
-            answers.append(Tombstone(error=problem))
+            answers.append(ops.Tombstone(error=problem))
             continue
         known = view.file(key)
         if known is None and _is_in_open_batch(view, key):
-            answers.append(Tombstone(is_known=True))
+            answers.append(ops.Tombstone(is_known=True))
             continue
         if known is None:
             if _is_older_than_log(view, key):
-                answers.append(Tombstone(error=_older_than_log(key)))
+                answers.append(ops.Tombstone(error=_older_than_log(key)))
                 continue
             view.put_file(key, KnownFile(b"", b"", FileStanding.TOMBSTONED))
             new.append(key)
         is_known = known is not None and known.standing is not FileStanding.TOMBSTONED
-        answers.append(Tombstone(is_known=is_known))
+        answers.append(ops.Tombstone(is_known=is_known))
     return Decision([FilesTombstonedRecord(object_keys=tuple(new))] if new else [], answers)
 
 

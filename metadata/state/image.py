@@ -11,16 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
+from metadata import operations as ops
 from metadata.access_tokens import AccessToken, AccessTokens
 from metadata.acls import AclBinding
-from metadata.operations import (
-    Leader,
-    QuotaEntity,
-    RegisteredBroker,
-    ScramCredentials,
-    TopicColumns,
-    TopicDescription,
-)
 from metadata.records.stored_tables import StoredTable
 from metadata.rewrites import NO_REWRITE
 from metadata.scram.credentials import ScramCredential
@@ -98,8 +91,8 @@ class StoredTopic(NamedTuple):
     """A topic and its surrogate key."""
 
     id: int
-    description: TopicDescription
-    columns: TopicColumns = TopicColumns()
+    description: ops.TopicDescription
+    columns: ops.TopicColumns = ops.TopicColumns()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -117,10 +110,10 @@ class Changes:
     plans: dict[ObjectKey, PlannedSegment | None] = field(default_factory=dict)
     rewrites: dict[TopicIdPartition, RewriteState | None] = field(default_factory=dict)
     producers: dict[ProducerKey, ProducerState | None] = field(default_factory=dict)
-    leader: Leader | None = None
+    leader: ops.Leader | None = None
     """Set when leadership changed."""
-    brokers: dict[int, RegisteredBroker | None] = field(default_factory=dict)
-    quotas: dict[QuotaEntity, Mapping[str, float] | None] = field(default_factory=dict)
+    brokers: dict[int, ops.RegisteredBroker | None] = field(default_factory=dict)
+    quotas: dict[ops.QuotaEntity, Mapping[str, float] | None] = field(default_factory=dict)
     acls: dict[AclBinding, bool] = field(default_factory=dict)
     """Whether a rule is there now."""
     scram: dict[tuple[str, int], ScramCredential | None] = field(default_factory=dict)
@@ -148,23 +141,23 @@ class CommittedImage:
         self.began_ms = -1
         """Time of the metadata log's first batch; -1 before that."""
         self.topics: dict[UUID, StoredTopic] = {}
-        self.topics_by_name: dict[str, TopicDescription] = {}
+        self.topics_by_name: dict[str, ops.TopicDescription] = {}
         self.partitions: dict[TopicIdPartition, PartitionState] = {}
         self.plans: dict[ObjectKey, PlannedSegment] = {}
         self.rewrites: dict[TopicIdPartition, RewriteState] = {}
         """Of the partitions that something was ever planned for."""
         self.producers: dict[ProducerKey, ProducerState] = {}
-        self.leader: Leader | None = None
+        self.leader: ops.Leader | None = None
         """Who leads; None before the first leader."""
-        self.brokers: dict[int, RegisteredBroker] = {}
-        self.quotas: Mapping[QuotaEntity, Mapping[str, float]] = {}
+        self.brokers: dict[int, ops.RegisteredBroker] = {}
+        self.quotas: Mapping[ops.QuotaEntity, Mapping[str, float]] = {}
         """Another mapping after every change, so that who looks at it sees at once whether it did;
         quotas change seldom."""
         self.acls: frozenset[AclBinding] = frozenset()
         """Another set after every change, as with quotas."""
         self.tokens: AccessTokens = {}
         """Another mapping after every change."""
-        self.scram: ScramCredentials = {}
+        self.scram: ops.ScramCredentials = {}
         """Likewise."""
         self.tables: Mapping[UUID, StoredTable] = {}
         """By topic id. Another mapping after every change: threads look at it."""
@@ -261,7 +254,7 @@ class CommittedImage:
         self._merge_producers(changes.producers)
         self.transactions.merge(changes.transactions)
 
-    def _owns_name(self, description: TopicDescription) -> bool:
+    def _owns_name(self, description: ops.TopicDescription) -> bool:
         known = self.topics_by_name.get(description.name)
         return known is not None and known.topic_id == description.topic_id
 

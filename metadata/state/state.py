@@ -29,13 +29,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Engine, select
 
-from metadata.operations import (
-    Leader,
-    QuotaEntity,
-    RegisteredBroker,
-    TopicColumns,
-    TopicDescription,
-)
+from metadata import operations as ops
 from metadata.records.control import decode_quota_entity
 from metadata.records.stored_tables import StoredTable, unpack_commits
 from metadata.scram.credentials import ScramCredential
@@ -366,14 +360,14 @@ def load_image(connection: Connection, image: CommittedImage) -> None:
     for topic, name, value, _ in rows(schema.TOPIC_CONFIGS):
         configs.setdefault(topic, {})[name] = value
     columns = {
-        topic: TopicColumns(version, basis, of_topic)
+        topic: ops.TopicColumns(version, basis, of_topic)
         for topic, version, basis, of_topic, _ in rows(schema.TOPIC_COLUMNS)
     }
     topic_ids: dict[int, UUID] = {}
     for row_id, partition_count, topic_id_bytes, name, _ in rows(schema.TOPICS):
         topic_id = UUID(bytes=topic_id_bytes)
         topic_ids[row_id] = topic_id
-        description = TopicDescription(
+        description = ops.TopicDescription(
             topic_id=topic_id,
             name=name,
             partition_count=partition_count,
@@ -381,7 +375,7 @@ def load_image(connection: Connection, image: CommittedImage) -> None:
             assignments=assignments.get(row_id, {}),
         )
         image.topics[topic_id] = StoredTopic(
-            row_id, description, columns.get(row_id, TopicColumns())
+            row_id, description, columns.get(row_id, ops.TopicColumns())
         )
         image.topics_by_name[name] = description
     partitions: dict[int, TopicIdPartition] = {}
@@ -405,9 +399,11 @@ def load_image(connection: Connection, image: CommittedImage) -> None:
     for _, next_producer_id, _ in rows(schema.PRODUCER_IDS):
         image.next_producer_id = next_producer_id
     for _, epoch, leader_id, port, successor_id, host, incarnation, _ in rows(schema.LEADERSHIP):
-        image.leader = Leader(epoch, leader_id, host, port, UUID(bytes=incarnation), successor_id)
+        image.leader = ops.Leader(
+            epoch, leader_id, host, port, UUID(bytes=incarnation), successor_id
+        )
     for broker_id, port, leads, version, host, rack, endpoints, life, _ in rows(schema.BROKERS):
-        image.brokers[broker_id] = RegisteredBroker(
+        image.brokers[broker_id] = ops.RegisteredBroker(
             broker_id, host, port, rack, UUID(bytes=life), endpoints, bool(leads), version
         )
     image.quotas = _quotas(rows(schema.CLIENT_QUOTAS))
@@ -430,8 +426,8 @@ def load_image(connection: Connection, image: CommittedImage) -> None:
     load_transactions(rows, image.transactions)
 
 
-def _quotas(rows: Sequence[tuple[Any, ...]]) -> Mapping[QuotaEntity, Mapping[str, float]]:
-    quotas: dict[QuotaEntity, dict[str, float]] = {}
+def _quotas(rows: Sequence[tuple[Any, ...]]) -> Mapping[ops.QuotaEntity, Mapping[str, float]]:
+    quotas: dict[ops.QuotaEntity, dict[str, float]] = {}
     for bits, entity, key, _ in rows:
         reader = FieldReader(entity, "the entity of a quota")
         try:

@@ -9,12 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from metadata.operations import (
-    WHATEVER_IS_DUE,
-    PlanSegments,
-    RolledSegment,
-    SegmentPlan,
-)
+from metadata import operations as ops
 from tiering import rounds
 from tiering.coordinator_client import CoordinatorClient, repeated
 from tiering.jobs.schemas import SchemaFollower
@@ -27,18 +22,18 @@ from wal.ulid import minted_ms_of_wal_key
 PLANS_PER_ROUND: Final = 256
 """Segments between two commits; what a killed driver may have to find again."""
 
-WriteSegments = rounds.Write[SegmentPlan, Rolled]
+WriteSegments = rounds.Write[ops.SegmentPlan, Rolled]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RollReport(rounds.JobReport[SegmentPlan, Rolled]):
+class RollReport(rounds.JobReport[ops.SegmentPlan, Rolled]):
     """What a run did."""
 
     schema_problems: Mapping[str, str] = field(default_factory=dict)
     """Why the schemas of topics give no columns, by `<topic>-key` and `<topic>-value`."""
 
     @property
-    def segments(self) -> Sequence[RolledSegment]:
+    def segments(self) -> Sequence[ops.RolledSegment]:
         return [one.made.segment for one in self.committed]
 
     @property
@@ -61,7 +56,7 @@ def roll_once(
     client: CoordinatorClient,
     write: WriteSegments,
     *,
-    asked: PlanSegments = WHATEVER_IS_DUE,
+    asked: ops.PlanSegments = ops.WHATEVER_IS_DUE,
     registry: Registry | None = None,
     run: rounds.RunSettings = rounds.USUAL,
 ) -> RollReport:
@@ -87,7 +82,7 @@ class _Roll:
         self,
         client: CoordinatorClient,
         write: WriteSegments,
-        asked: PlanSegments,
+        asked: ops.PlanSegments,
         schemas: SchemaFollower,
         sleep: Callable[[float], None],
     ) -> None:
@@ -103,7 +98,7 @@ class _Roll:
         planned = repeated(lambda: self._client.plan_segments(asked), self._sleep)
         self._schemas.look_after(planned.schemas)
 
-    def plan(self, failed: Collection[Hashable]) -> rounds.Planned[SegmentPlan]:
+    def plan(self, failed: Collection[Hashable]) -> rounds.Planned[ops.SegmentPlan]:
         # Those that failed are planned still, and must not crowd out the others.
         asked = self._asked._replace(max_plans=PLANS_PER_ROUND + len(failed))
         planned = repeated(lambda: self._client.plan_segments(asked), self._sleep)
@@ -119,17 +114,17 @@ class _Roll:
         self._seen |= partitions
         return rounds.Planned(plans, planned.object_store_url)
 
-    def identity(self, plan: SegmentPlan) -> ObjectKey:
+    def identity(self, plan: ops.SegmentPlan) -> ObjectKey:
         return plan.object_key
 
-    def title(self, plan: SegmentPlan) -> str:
+    def title(self, plan: ops.SegmentPlan) -> str:
         return plan.object_key
 
     def commit(self, made: Sequence[Rolled]) -> Sequence[DisklessError | None]:
         answers = self._client.commit_segments([one.segment for one in made])
         return [answer.error for answer in answers]
 
-    def sizes(self, written: rounds.Written[SegmentPlan, Rolled]) -> rounds.Sizes:
+    def sizes(self, written: rounds.Written[ops.SegmentPlan, Rolled]) -> rounds.Sizes:
         plan, segment = written.plan, written.made.segment
         return rounds.Sizes(
             topic_name=plan.topic_name,

@@ -7,11 +7,7 @@ from uuid import UUID
 from sqlalchemy import Connection, select
 
 from metadata.records.groups import CommittedOffset
-from metadata.state.schema import (
-    CLOSED_TRANSACTIONS,
-    PENDING_OFFSETS,
-    compiled,
-)
+from metadata.state import schema
 from metadata.state.schema.state_table import stored_rows
 from metadata.state.state import checked_row
 from metadata.transaction_operations import ClosedKey, ClosedTransaction
@@ -20,13 +16,13 @@ from wal.coordinates import TopicIdPartition
 CLOSED_PERIOD_MS: Final = 10 * 60_000
 """How coarsely the time of an end is indexed; part of STATE_VERSION."""
 
-_CLOSED: Final = CLOSED_TRANSACTIONS.table.c
-_CLOSED_BY_KEY: Final = compiled(
-    select(CLOSED_TRANSACTIONS.table).where(
+_CLOSED: Final = schema.CLOSED_TRANSACTIONS.table.c
+_CLOSED_BY_KEY: Final = schema.compiled(
+    select(schema.CLOSED_TRANSACTIONS.table).where(
         _CLOSED.partition == 0, _CLOSED.producer_id == 0, _CLOSED.group_id == ""
     )
 )
-_PENDING: Final = PENDING_OFFSETS.table.c
+_PENDING: Final = schema.PENDING_OFFSETS.table.c
 
 
 def load_closed(
@@ -36,7 +32,7 @@ def load_closed(
     found: dict[ClosedKey, ClosedTransaction | None] = dict.fromkeys(keys)
     for key in found:
         for row in stored_rows(connection, _CLOSED_BY_KEY, key):
-            _, _, number, epoch, *_ = checked_row(CLOSED_TRANSACTIONS, row)
+            _, _, number, epoch, *_ = checked_row(schema.CLOSED_TRANSACTIONS, row)
             found[key] = ClosedTransaction(number, epoch)
     return found
 
@@ -67,9 +63,9 @@ def has_expired_closed(connection: Connection, before_ms: int) -> bool:
 def pending_partitions(connection: Connection, group_id: str) -> Collection[TopicIdPartition]:
     """The partitions of which a group has offsets that wait for the end of a transaction."""
     rows = connection.execute(
-        select(PENDING_OFFSETS.table).where(_PENDING.group_id == group_id)
+        select(schema.PENDING_OFFSETS.table).where(_PENDING.group_id == group_id)
     ).all()
-    return {pending_offset(checked_row(PENDING_OFFSETS, row)).partition for row in rows}
+    return {pending_offset(checked_row(schema.PENDING_OFFSETS, row)).partition for row in rows}
 
 
 def pending_offset(row: Sequence[Any]) -> CommittedOffset:
