@@ -15,9 +15,10 @@ from diskless.acls.acl_checks import check_rule
 from diskless.acls.acl_text import rule_text
 from diskless.api.access import Access
 from diskless.api.acls.acl_rows import checked, refusal, rule_of
+from diskless.api.answers import each_answered
 from diskless.api.errors import error_fields
 from diskless.authorization import AclOperation
-from diskless.loop.long_work import PORTION_TOPICS, Steps, in_portions
+from diskless.loop.long_work import Steps
 from diskless.ports import AclAdmin, ClientInfo
 from diskless.protocol.messages import Fields, decode_request, encode_response
 from diskless.server.registry import Api, Deferred, Outcome, ReplySteps, Request
@@ -29,13 +30,6 @@ KEY: Final = 30
 
 def api(acls: AclAdmin | None, access: Access) -> Api:
     """`acls` is None without an authorizer."""
-
-    async def created(wanted: Sequence[AclBinding]) -> Sequence[DisklessError | None]:
-        assert acls is not None
-        try:
-            return await in_portions(acls.create_acls, wanted, PORTION_TOPICS)
-        except DisklessError as error:
-            return [error] * len(wanted)
 
     def result(
         outcome: AclBinding | DisklessError,
@@ -66,6 +60,7 @@ def api(acls: AclAdmin | None, access: Access) -> Api:
         if not wanted:
             return (yield from encode(()))
         request.changes = len(wanted)
-        return Deferred(created(wanted), encode, None)
+        assert acls is not None
+        return Deferred(each_answered(acls.create_acls, wanted), encode, None)
 
     return Api(key=KEY, name="CreateAcls", versions=range(1, 4), flexible_from=2, handler=handle)

@@ -15,9 +15,10 @@ from diskless.acls.acl_checks import check_filter
 from diskless.acls.acl_text import rule_text
 from diskless.api.access import Access
 from diskless.api.acls.acl_rows import checked, entry_fields, filter_of, refusal, resource_fields
+from diskless.api.answers import each_answered, with_answers
 from diskless.api.errors import error_fields
 from diskless.authorization import AclOperation
-from diskless.loop.long_work import Steps, in_portions
+from diskless.loop.long_work import Steps
 from diskless.ports import AclAdmin
 from diskless.protocol.messages import Fields, decode_request, encode_response
 from diskless.server.registry import Api, Deferred, Outcome, ReplySteps, Request
@@ -35,13 +36,6 @@ _Outcome = DeletedAcls | DisklessError
 def api(acls: AclAdmin | None, access: Access) -> Api:
     """`acls` is None without an authorizer."""
 
-    async def deleted(wanted: Sequence[AclFilter]) -> Sequence[_Outcome]:
-        assert acls is not None
-        try:
-            return await in_portions(acls.delete_acls, wanted, _FILTERS_AT_ONCE)
-        except DisklessError as error:
-            return [error] * len(wanted)
-
     def handle(request: Request) -> Steps[Outcome]:
         asked = yield from decode_request(KEY, request.version, request.body)
         refused = refusal(access, acls, request.client, AclOperation.ALTER)
@@ -58,17 +52,15 @@ def api(acls: AclAdmin | None, access: Access) -> Api:
                         gone = f"acl:{rule_text(rule)}"
                         access.audit.changed(request.client, "DeleteAcls", gone)
                         yield
-            left = iter(outcomes)
-            results = (
-                _result(item if isinstance(item, DisklessError) else next(left)) for item in filters
-            )
-            values = {"filter_results": results}
+            values = {"filter_results": map(_result, with_answers(filters, outcomes))}
             return (yield from encode_response(KEY, request.version, values))
 
         if not wanted:
             return (yield from encode(()))
         request.changes = len(wanted)
-        return Deferred(deleted(wanted), encode, None)
+        assert acls is not None
+        deleted = each_answered(acls.delete_acls, wanted, _FILTERS_AT_ONCE)
+        return Deferred(deleted, encode, None)
 
     return Api(key=KEY, name="DeleteAcls", versions=range(1, 4), flexible_from=2, handler=handle)
 

@@ -14,9 +14,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from diskless.api.access import Access
+from diskless.api.answers import each_answered, with_answers
 from diskless.api.errors import error_fields
 from diskless.authorization import AclOperation
-from diskless.loop.long_work import PORTION_TOPICS, Steps, in_portions, mapped
+from diskless.loop.long_work import Steps, mapped
 from diskless.ports import QuotaAdmin
 from diskless.protocol.messages import Fields, decode_request, encode_response
 from diskless.quotas.quota_entities import check_quotas, entity_text, quota_entity
@@ -28,14 +29,6 @@ KEY: Final = 49
 
 
 def api(quotas: QuotaAdmin, access: Access) -> Api:
-    async def altered(wanted: Sequence[AlterClientQuotas]) -> Sequence[DisklessError | None]:
-        if not wanted:
-            return ()
-        try:
-            return await in_portions(quotas.alter_client_quotas, wanted, PORTION_TOPICS)
-        except DisklessError as error:
-            return [error] * len(wanted)
-
     def handle(request: Request) -> Steps[Outcome]:
         asked = yield from decode_request(KEY, request.version, request.body)
         outcomes: Sequence[AlterClientQuotas | DisklessError]
@@ -47,11 +40,8 @@ def api(quotas: QuotaAdmin, access: Access) -> Api:
         wanted = [outcome for outcome in outcomes if isinstance(outcome, AlterClientQuotas)]
 
         def encode(errors: Sequence[DisklessError | None]) -> ReplySteps:
-            left = iter(errors)
-            entries: Iterator[Fields] = (
-                _entry(entry, outcome if isinstance(outcome, DisklessError) else next(left))
-                for entry, outcome in zip(asked.entries, outcomes, strict=True)
-            )
+            found = with_answers(outcomes, errors)
+            entries: Iterator[Fields] = map(_entry, asked.entries, found)
             if not asked.validate_only:
                 entries = access.noted(request.client, "AlterClientQuotas", entries, _entity_of_row)
             return encode_response(KEY, request.version, {"entries": entries})
@@ -59,7 +49,7 @@ def api(quotas: QuotaAdmin, access: Access) -> Api:
         if asked.validate_only:
             return (yield from encode([None] * len(wanted)))
         request.changes = len(wanted)
-        return Deferred(altered(wanted), encode, None)
+        return Deferred(each_answered(quotas.alter_client_quotas, wanted), encode, None)
 
     return Api(
         key=KEY, name="AlterClientQuotas", versions=range(2), flexible_from=1, handler=handle

@@ -16,10 +16,11 @@ from operator import attrgetter
 from typing import Any, Final
 
 from diskless.api.access import Access, Refused
+from diskless.api.answers import each_answered, with_answers
 from diskless.api.errors import InvalidReplicaAssignment, error_fields
 from diskless.api.topics.named_topics import changeable_topic, no_topic, topic_of_row
 from diskless.authorization import AclOperation
-from diskless.loop.long_work import PORTION_TOPICS, Steps, in_portions, mapped
+from diskless.loop.long_work import Steps, mapped
 from diskless.ports import TopicAdmin
 from diskless.protocol.messages import Fields, decode_request, encode_response
 from diskless.server.registry import Api, Deferred, Outcome, ReplySteps, Request
@@ -49,10 +50,7 @@ def api(topics: TopicAdmin, access: Access) -> Api:
         return outcomes
 
     async def grown(growths: Sequence[CreatePartitions]) -> Sequence[DisklessError | None]:
-        try:
-            outcomes = await in_portions(topics.create_partitions, growths, PORTION_TOPICS)
-        except DisklessError as error:
-            return [error] * len(growths)
+        outcomes = await each_answered(topics.create_partitions, growths)
         return [
             no_topic(growth.name) if isinstance(outcome, UnknownTopicId) else outcome
             for growth, outcome in zip(growths, outcomes, strict=True)
@@ -66,11 +64,7 @@ def api(topics: TopicAdmin, access: Access) -> Api:
         growths = [outcome for outcome in outcomes if isinstance(outcome, CreatePartitions)]
 
         def encode(errors: Sequence[DisklessError | None]) -> ReplySteps:
-            left = iter(errors)
-            results: Iterator[Fields] = (
-                _row(name, outcome if isinstance(outcome, DisklessError) else next(left))
-                for name, outcome in zip(names, outcomes, strict=True)
-            )
+            results: Iterator[Fields] = map(_row, names, with_answers(outcomes, errors))
             if not asked.validate_only:
                 results = access.noted(request.client, "CreatePartitions", results, topic_of_row)
             return encode_response(KEY, request.version, {"results": results})

@@ -16,6 +16,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from diskless.api.access import Access, Refused
+from diskless.api.answers import each_answered, with_answers
 from diskless.api.errors import (
     InvalidReplicaAssignment,
     InvalidReplicationFactor,
@@ -24,7 +25,7 @@ from diskless.api.errors import (
 )
 from diskless.api.topics.named_topics import topic_of_row
 from diskless.authorization import AclOperation
-from diskless.loop.long_work import PORTION_TOPICS, Steps, collected, in_portions, mapped
+from diskless.loop.long_work import Steps, collected, mapped
 from diskless.ports import TopicAdmin
 from diskless.protocol.messages import Fields, decode_request, encode_response
 from diskless.server.registry import Api, Deferred, Outcome, ReplySteps, Request
@@ -72,15 +73,9 @@ def api(topics: TopicAdmin, configs: TopicConfigs, access: Access) -> Api:
         wanted = [outcome for outcome in outcomes if isinstance(outcome, CreateTopic)]
 
         def encode(created: Sequence[_Outcome]) -> ReplySteps:
-            left = iter(created)
             rows: Iterator[Fields] = (
-                _row(
-                    configs,
-                    name,
-                    next(left) if isinstance(outcome, CreateTopic) else outcome,
-                    hidden.get(name),
-                )
-                for name, outcome in zip(names, outcomes, strict=True)
+                _row(configs, name, outcome, hidden.get(name))
+                for name, outcome in zip(names, with_answers(outcomes, created), strict=True)
             )
             if not asked.validate_only:
                 rows = access.noted(client, "CreateTopics", rows, topic_of_row)
@@ -90,16 +85,9 @@ def api(topics: TopicAdmin, configs: TopicConfigs, access: Access) -> Api:
             return (yield from encode(wanted))
         request.changes = len(wanted)
         request.changed_partitions = sum(topic.partition_count for topic in wanted)
-        return Deferred(_create(topics, wanted), encode, None)
+        return Deferred(each_answered(topics.create_topics, wanted), encode, None)
 
     return Api(key=KEY, name="CreateTopics", versions=range(2, 8), flexible_from=5, handler=handle)
-
-
-async def _create(topics: TopicAdmin, wanted: Sequence[CreateTopic]) -> Sequence[_Outcome]:
-    try:
-        return await in_portions(topics.create_topics, wanted, PORTION_TOPICS)
-    except DisklessError as error:
-        return [error] * len(wanted)
 
 
 def _checked(topics: TopicAdmin, item: Any, taken: TakenNames) -> Steps[CreateTopic]:

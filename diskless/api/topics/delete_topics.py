@@ -13,10 +13,11 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from diskless.api.access import Access
+from diskless.api.answers import each_answered
 from diskless.api.errors import error_fields
 from diskless.api.topics.named_topics import topic_of_row
 from diskless.authorization import AclOperation
-from diskless.loop.long_work import PORTION_TOPICS, Steps, collected, in_portions
+from diskless.loop.long_work import Steps, collected
 from diskless.ports import ClientInfo, TopicAdmin
 from diskless.protocol.messages import Fields, decode_request, encode_response
 from diskless.server.registry import Api, Deferred, Outcome, ReplySteps, Request
@@ -33,11 +34,7 @@ class _Asked(NamedTuple):
 
 def api(topics: TopicAdmin, access: Access) -> Api:
     async def deleted(doomed: Sequence[UUID]) -> Mapping[UUID, DisklessError | None]:
-        try:
-            deletions = await in_portions(topics.delete_topics, doomed, PORTION_TOPICS)
-            return dict(zip(doomed, deletions, strict=True))
-        except DisklessError as error:
-            return dict.fromkeys(doomed, error)
+        return dict(zip(doomed, await each_answered(topics.delete_topics, doomed), strict=True))
 
     def handle(request: Request) -> Steps[Outcome]:
         body = yield from decode_request(KEY, request.version, request.body)

@@ -20,9 +20,10 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from diskless.api.access import NOT_ASKED, Access, Refused
+from diskless.api.answers import each_answered
 from diskless.api.errors import kafka_code
 from diskless.authorization import AclOperation, ResourceType
-from diskless.loop.long_work import PORTION_TOPICS, Steps, collected, in_order, in_portions
+from diskless.loop.long_work import Steps, collected, in_order
 from diskless.ports import LEADER_EPOCH, ClientInfo, Cluster, TopicAdmin
 from diskless.protocol.messages import EXTRA_TAGS, Fields, decode_request, encode_response
 from diskless.server.registry import Api, Outcome, ReplySteps, Request
@@ -151,14 +152,7 @@ async def _create(
     refused: dict[Hashable, errors.DisklessError],
 ) -> Refused:
     """Create topics; `refused`, and with them the ones that could not be, and why."""
-    if not creations:
-        return refused
-    try:
-        results: Sequence[TopicDescription | errors.DisklessError] = await in_portions(
-            topics.create_topics, creations, PORTION_TOPICS
-        )
-    except errors.DisklessError as error:
-        results = [error] * len(creations)
+    results = await each_answered(topics.create_topics, creations)
     for creation, result in zip(creations, results, strict=True):
         # Somebody else may have created it meanwhile; then it is there, which is all we want.
         if isinstance(result, errors.DisklessError) and not isinstance(result, errors.TopicExists):

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from diskless.api.access import Access
+from diskless.api.answers import each_answered
 from diskless.api.errors import (
     DuplicateResource,
     ResourceNotFound,
@@ -25,7 +26,7 @@ from diskless.api.errors import (
     error_fields,
 )
 from diskless.authorization import AclOperation
-from diskless.loop.long_work import PORTION_TOPICS, Steps, in_portions
+from diskless.loop.long_work import Steps
 from diskless.ports import ScramAdmin
 from diskless.protocol.messages import decode_request, encode_response
 from diskless.server.registry import Api, Deferred, Outcome, ReplySteps, Request
@@ -50,16 +51,6 @@ _Outcomes = dict[str, list[AlterScramCredential] | DisklessError]
 
 
 def api(users: ScramAdmin, access: Access) -> Api:
-    async def altered(
-        wanted: Sequence[AlterScramCredential],
-    ) -> Sequence[DisklessError | None]:
-        if not wanted:
-            return ()
-        try:
-            return await in_portions(users.alter_scram_credentials, wanted, PORTION_TOPICS)
-        except DisklessError as error:
-            return [error] * len(wanted)
-
     def handle(request: Request) -> Steps[Outcome]:
         asked = yield from decode_request(KEY, request.version, request.body)
         refused = access.refused_cluster(request.client, AclOperation.ALTER)
@@ -100,7 +91,7 @@ def api(users: ScramAdmin, access: Access) -> Api:
             return encode_response(KEY, request.version, {"results": noted})
 
         request.changes = len(wanted)
-        return Deferred(altered(wanted), encode, None)
+        return Deferred(each_answered(users.alter_scram_credentials, wanted), encode, None)
 
     return Api(
         key=KEY,
