@@ -24,12 +24,12 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import Final, Self, TypeVar
 from urllib.parse import quote
 
-from sqlalchemy import Connection, Engine, create_engine, event
-from sqlalchemy.pool import QueuePool
+from sqlalchemy import Connection, Engine
 
+from metadata.state.engines import engine_of
 from metadata.state.state_engines import run_in_transaction
 from metadata.state.state_file import DATABASE_SUFFIXES
 from wal.errors import DisklessError, NotCoordinator, StorageFailed
@@ -113,23 +113,5 @@ def _engine(path: Path, readers: int) -> Engine:
     def connect() -> sqlite3.Connection:
         return sqlite3.connect(location, uri=True, check_same_thread=False, timeout=_BUSY_TIMEOUT_S)
 
-    engine = create_engine(
-        "sqlite://", creator=connect, poolclass=QueuePool, pool_size=readers, max_overflow=0
-    )
-
-    @event.listens_for(engine, "connect")
-    def configure(connection: Any, _record: object) -> None:
-        connection.isolation_level = None
-        for pragma in (
-            "mmap_size=0",
-            "query_only=ON",
-            "wal_autocheckpoint=0",
-            f"cache_size=-{_CACHE_KIB}",
-        ):
-            connection.execute(f"PRAGMA {pragma}").close()
-
-    @event.listens_for(engine, "begin")
-    def begin(connection: Connection) -> None:
-        connection.exec_driver_sql("BEGIN")
-
-    return engine
+    pragmas = ("mmap_size=0", "query_only=ON", "wal_autocheckpoint=0", f"cache_size=-{_CACHE_KIB}")
+    return engine_of(connect, pragmas, connections=readers)

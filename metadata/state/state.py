@@ -214,7 +214,7 @@ class StateDatabase:
         self._writer_engine = pooled_engine(self.path, connections=1, is_writer=True)
         self._reader_engine = pooled_engine(self.path, connections=self._readers, is_writer=False)
         if is_new:
-            self._write(schema.SCHEMA.create_all)
+            self._write(schema.create_tables)
         return is_new
 
     def _dispose(self) -> None:

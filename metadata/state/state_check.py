@@ -33,7 +33,7 @@ from typing import Final
 
 from sqlalchemy import Connection, create_engine
 
-from metadata.state.schema import SCHEMA, STATE_TABLES, StateTable, compiled
+from metadata.state.schema import STATE_TABLES, StateTable, compiled, create_tables
 from metadata.state.state import Applied, checked_row, read_applied, read_copy
 from metadata.state.state_file import is_as_closed, settle_database
 from metadata.state.state_hash import HASH_MODULUS, sum_of
@@ -100,7 +100,7 @@ def _expected_schema() -> tuple[tuple[str, ...], ...]:
     engine = create_engine("sqlite://")
     try:
         with engine.begin() as connection:
-            SCHEMA.create_all(connection)
+            create_tables(connection)
             return _schema_in(connection)
     finally:
         engine.dispose()

@@ -4,13 +4,13 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 from urllib.parse import quote
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.pool import NullPool, QueuePool
 
+from metadata.state.engines import engine_of
 from wal.errors import CorruptState, NotCoordinator, StorageFailed
 
 _WAL_PAGES_MAX: Final = 4_000
@@ -24,40 +24,25 @@ _Result = TypeVar("_Result")
 
 def pooled_engine(path: Path, *, connections: int, is_writer: bool) -> Engine:
     """An engine on the file that a coordinator writes, or on the same file for its readers."""
-    engine = create_engine(
-        URL.create("sqlite", database=str(path)),
-        poolclass=QueuePool,
-        pool_size=connections,
-        max_overflow=0,
-        connect_args={"check_same_thread": False, "timeout": _BUSY_TIMEOUT_S},
-    )
 
-    @event.listens_for(engine, "connect")
-    def configure(connection: Any, _record: object) -> None:
-        # Without this the driver opens transactions by its own rules and BEGIN below would fail.
-        connection.isolation_level = None
-        pragmas = ["mmap_size=0", "foreign_keys=OFF", "temp_store=MEMORY"]
-        if is_writer:
-            pragmas += [
-                "journal_mode=WAL",
-                "synchronous=NORMAL",
-                f"wal_autocheckpoint={_WAL_PAGES_MAX}",
-                f"cache_size=-{_CACHE_KIB}",
-            ]
-        else:
-            pragmas += [
-                "query_only=ON",
-                "wal_autocheckpoint=0",
-                f"cache_size=-{_READER_CACHE_KIB}",
-            ]
-        for pragma in pragmas:
-            connection.execute(f"PRAGMA {pragma}").close()
+    def connect() -> sqlite3.Connection:
+        return sqlite3.connect(path.absolute(), check_same_thread=False, timeout=_BUSY_TIMEOUT_S)
 
-    @event.listens_for(engine, "begin")
-    def begin(connection: Connection) -> None:
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if is_writer else "BEGIN")
-
-    return engine
+    pragmas = ["mmap_size=0", "foreign_keys=OFF", "temp_store=MEMORY"]
+    if is_writer:
+        pragmas += [
+            "journal_mode=WAL",
+            "synchronous=NORMAL",
+            f"wal_autocheckpoint={_WAL_PAGES_MAX}",
+            f"cache_size=-{_CACHE_KIB}",
+        ]
+    else:
+        pragmas += [
+            "query_only=ON",
+            "wal_autocheckpoint=0",
+            f"cache_size=-{_READER_CACHE_KIB}",
+        ]
+    return engine_of(connect, pragmas, connections=connections, is_writer=is_writer)
 
 
 def read_only_engine(path: Path, *, is_in_use: bool = False) -> Engine:
@@ -71,14 +56,7 @@ def read_only_engine(path: Path, *, is_in_use: bool = False) -> Engine:
         location = f"file:{quote(str(path.absolute()))}?{mode}"
         return sqlite3.connect(location, uri=True, check_same_thread=False)
 
-    engine = create_engine("sqlite://", creator=connect, poolclass=NullPool)
-
-    @event.listens_for(engine, "connect")
-    def configure(connection: Any, _record: object) -> None:
-        connection.isolation_level = None
-        connection.execute("PRAGMA mmap_size=0").close()
-
-    return engine
+    return engine_of(connect, ["mmap_size=0"], connections=None)
 
 
 def run_in_transaction(engine: Engine | None, work: Callable[[Connection], _Result]) -> _Result:

@@ -7,6 +7,7 @@ from metadata.state.schema.state_table import SCHEMA as SCHEMA
 from metadata.state.schema.state_table import Row as Row
 from metadata.state.schema.state_table import StateTable as StateTable
 from metadata.state.schema.state_table import compiled as compiled
+from metadata.state.schema.state_table import create_tables as create_tables
 from metadata.state.schema.tables import ACCESS_TOKENS as ACCESS_TOKENS
 from metadata.state.schema.tables import ACLS as ACLS
 from metadata.state.schema.tables import APPLIED as APPLIED
