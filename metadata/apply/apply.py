@@ -62,7 +62,7 @@ from metadata.state.image import Changes, CommittedImage
 from metadata.state.schema import PRODUCER_IDS
 from wal.errors import CorruptLog, CorruptState
 
-_UPSERT_PRODUCER_IDS: Final = PRODUCER_IDS.upsert_sql()
+_UPSERT_PRODUCER_IDS: Final = PRODUCER_IDS.upsert_sql
 
 
 class RecordApplier:

@@ -58,7 +58,7 @@ _PENDING: Final = (
 _DELETE_PENDING: Final = PENDING_OFFSETS.delete_sql()
 _UPDATE_GROUP: Final = CONSUMER_GROUPS.update_sql("kind", "updated_ms", "state")
 _DELETE_GROUP: Final = CONSUMER_GROUPS.delete_sql()
-_UPSERT_OFFSET: Final = GROUP_OFFSETS.upsert_sql()
+_UPSERT_OFFSET: Final = GROUP_OFFSETS.upsert_sql
 # Leaves the indexed columns alone, and with them the indexes.
 _UPDATE_OFFSET: Final = GROUP_OFFSETS.update_sql(
     "committed_offset", "leader_epoch", "commit_ms", "metadata"

@@ -54,9 +54,9 @@ from metadata.transaction_operations import (
 from wal.coordinates import TopicIdPartition
 from wal.errors import CorruptState
 
-_UPSERT_TRANSACTION: Final = TRANSACTIONS.upsert_sql()
-_UPSERT_CLOSED: Final = CLOSED_TRANSACTIONS.upsert_sql()
-_UPSERT_PENDING: Final = PENDING_OFFSETS.upsert_sql()
+_UPSERT_TRANSACTION: Final = TRANSACTIONS.upsert_sql
+_UPSERT_CLOSED: Final = CLOSED_TRANSACTIONS.upsert_sql
+_UPSERT_PENDING: Final = PENDING_OFFSETS.upsert_sql
 _DELETE_OPEN: Final = OPEN_TRANSACTIONS.delete_sql()
 _DELETE_CLOSED: Final = CLOSED_TRANSACTIONS.delete_sql()
 _FIRST_OPEN: Final = (

@@ -8,12 +8,13 @@ writes each once.
 
 import sqlite3
 from collections.abc import Collection, Mapping, Sequence
+from functools import cache
 from itertools import chain
 from typing import Any, Final, cast
 from uuid import UUID
 
 import numpy as np
-from sqlalchemy import ColumnElement, Connection, delete, func, select
+from sqlalchemy import ColumnElement, Connection, Select, delete, func, select
 
 from metadata.acls import AclBinding
 from metadata.state import schema
@@ -175,27 +176,30 @@ class StateTransaction:
     def replace_row(self, table: schema.StateTable, before: schema.Row, after: schema.Row) -> None:
         """Replace the row whose first column is its key."""
         self._hash -= table.checksum(before)
-        self.connection.exec_driver_sql(table.upsert_sql(), self.added(table, *after))
+        self.connection.exec_driver_sql(table.upsert_sql, self.added(table, *after))
 
     def delete_where(self, table: schema.StateTable, which: ColumnElement[bool]) -> int:
-        """Delete rows and take their checksums out of the hash; returns how many they were.
-
-        The checksums are summed in halves: SQLite's sum() of full 64-bit numbers overflows.
-        """
-        checksum = table.table.c.checksum
-        count, low, high = self.connection.execute(
-            select(
-                func.count(),
-                func.coalesce(func.sum(checksum.op("&")(_ALL_BITS)), 0),
-                func.coalesce(func.sum(checksum.op(">>")(32)), 0),
-            )
-            .select_from(table.table)
-            .where(which)
-        ).one()
+        """Delete rows and take their checksums out of the hash; returns how many they were."""
+        count, low, high = self.connection.execute(_counted(table).where(which)).one()
         if count:
             self._hash -= (high << 32) + low
             self.connection.execute(delete(table.table).where(which))
         return int(count)
+
+
+@cache
+def _counted(table: schema.StateTable) -> Select[int, int, int]:
+    """How many rows there are, and the sums of the lower and upper halves of their checksums.
+
+    In halves, because SQLite's sum() of full 64-bit numbers overflows. Built once for each table:
+    that takes longer than to look for a few rows.
+    """
+    checksum = table.table.c.checksum
+    return select(
+        func.count(),
+        func.coalesce(func.sum(checksum.op("&")(_ALL_BITS)), 0),
+        func.coalesce(func.sum(checksum.op(">>")(32)), 0),
+    ).select_from(table.table)
 
 
 def partition_columns(partitions: Collection[PartitionState]) -> Int64s:

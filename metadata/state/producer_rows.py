@@ -49,7 +49,7 @@ _SELECT: Final = f"""
     ON found.partition = wanted.partition AND found.producer_id = wanted.producer_id
 """
 
-_UPSERT: Final = PRODUCER_STATES.upsert_sql()
+_UPSERT: Final = PRODUCER_STATES.upsert_sql
 # Leaves the indexed period alone, and with it the index.
 _UPDATE: Final = PRODUCER_STATES.update_sql("last_append_ms", "window")
 _DELETE: Final = PRODUCER_STATES.delete_sql()

@@ -33,7 +33,7 @@ from typing import Final
 
 from sqlalchemy import Connection, create_engine
 
-from metadata.state.schema import STATE_TABLES, StateTable, compiled, create_tables
+from metadata.state.schema import STATE_TABLES, StateTable, create_tables
 from metadata.state.state import Applied, checked_row, read_applied, read_copy
 from metadata.state.state_file import is_as_closed, settle_database
 from metadata.state.state_hash import HASH_MODULUS, sum_of
@@ -124,7 +124,7 @@ def scan_state_hash(connection: Connection) -> int:
 
 def _checksums_of_rows(driver: sqlite3.Connection, table: StateTable) -> Iterator[Int64s]:
     # The driver's own rows: SQLAlchemy's would take a quarter of the time of a start.
-    cursor = driver.execute(compiled(table.select_all))
+    cursor = driver.execute(table.select_all_sql)
     while rows := cursor.fetchmany(_SCAN_ROWS):
         try:
             checksums = table.checksums_of(rows)

@@ -7,7 +7,7 @@ dictionaries cost.
 
 import sqlite3
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, Final, cast
 
 import numpy.typing as npt
@@ -149,6 +149,11 @@ class StateTable:
         """Those of many rows; see `RowChecksum.rows`."""
         return self._checksum.rows(columns, blobs, lengths)
 
+    @cached_property
+    def select_all_sql(self) -> str:
+        """SELECT of all rows."""
+        return compiled(self.select_all)
+
     def update_sql(self, *changed: str) -> str:
         """UPDATE of `changed` columns and the checksum; parameters in that order, then the key."""
         statement = update(self.table).values(
@@ -158,6 +163,7 @@ class StateTable:
             statement = statement.where(self.table.c[column] == bindparam(f"key_{column}"))
         return compiled(statement)
 
+    @cached_property
     def upsert_sql(self) -> str:
         """INSERT, or replacement of all columns that are not in the key."""
         statement = sqlite.insert(self.table)
