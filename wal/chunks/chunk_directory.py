@@ -27,12 +27,12 @@ Committed chunks are kept up to `wal.cache.max.bytes` and what is remembered of 
 `wal.cache.memory.max.bytes`, quarantined ones up to `wal.quarantine.max.bytes`; the oldest go
 first, and no chunk goes while somebody reads it.
 
-The files of a few that went are *spares*: the next chunks are written over them, in place. Creating
-and deleting files dozens of times a second is what a chunk would cost most for: ext4 does not give
-out the inode of a file that was deleted within the last seconds, and looks at each such inode again
-whenever a file is created. And pages of .data that stay in the page cache cost half of new ones.
-Until it is written over, a spare is a whole committed chunk, and a restart keeps it as one; from
-then on it has a header with a new salt, and no record that agrees with that.
+The files of a few that went are *spares*: the next chunks are written over them, the largest first,
+in place. Creating and deleting files dozens of times a second is what a chunk would cost most for:
+ext4 does not give out the inode of a file that was deleted within the last seconds, and looks at
+each again whenever a file is created. And pages of .data that are in the page cache cost a part of
+new ones. Until it is written over, a spare is a whole committed chunk, and a restart keeps it as
+one; from then on it has a header with a new salt, and no record that agrees with that.
 
 An exclusive lock keeps two processes from sharing the directory. When somebody deletes it under a
 broker, the next chunk makes it anew and locks it again; its lock file tells. Batches in chunks that
@@ -87,8 +87,8 @@ from wal.segmented_log.log_directory import DirectoryLock
 
 SPARE_CHUNKS_MAX: Final = 32
 """Kept at a time: as many as commits that were made together evict."""
-_SPARE_LARGE_CHUNKS_MAX: Final = 4
-"""All spares together hold at most this many times `wal.chunk.max.bytes`."""
+_SPARE_LARGE_CHUNKS_MAX: Final = 8
+"""All spares hold at most this many times `wal.chunk.max.bytes`: what a bucket's uploads evict."""
 
 log = structlog.get_logger(__name__)
 
@@ -107,8 +107,8 @@ class ChunkDirectoryStatistics(NamedTuple):
 class _Spare(NamedTuple):
     """Files of a chunk that went."""
 
-    paths: ChunkPaths
     data_bytes: int
+    paths: ChunkPaths
 
 
 class ChunkDirectory:
@@ -493,8 +493,8 @@ class ChunkDirectory:
         self._fd_cache.invalidate(chunk.data_path)
         with self._lock:
             bytes_max = self._settings.chunk_max_bytes * _SPARE_LARGE_CHUNKS_MAX
-            spare_bytes = chunk.data_bytes + sum([spare.data_bytes for spare in self._spares])
-            if spare_bytes <= bytes_max and len(self._spares) < SPARE_CHUNKS_MAX:
-                self._spares.append(_Spare(chunk.paths, chunk.data_bytes))
+            spares = sorted([*self._spares, _Spare(chunk.data_bytes, chunk.paths)])
+            if len(spares) <= SPARE_CHUNKS_MAX and sum([size for size, _ in spares]) <= bytes_max:
+                self._spares = spares
                 return
         remove_files(self._disk, chunk.paths)

@@ -77,15 +77,29 @@ def test_a_few_spares_are_kept_and_no_more(tmp_path: Path) -> None:
     directory.close()
 
 
-def test_large_spares_are_kept_up_to_four_full_chunks(tmp_path: Path) -> None:
+def test_a_chunk_is_written_over_the_largest_spare(tmp_path: Path) -> None:
+    directory = open_directory(tmp_path, settings=NO_CACHE)
+    directory.recover()
+    chunks = [sealed(directory, batches(number)) for number in (3, 0, 4)]
+    for chunk in chunks:
+        directory.mark_committed(chunk)
+    again = [sealed(directory, batches(number)) for number in (4, 4, 4)]
+    largest, larger, small = chunks[1], chunks[0], chunks[2]
+    assert [chunk.data_path for chunk in again] == [
+        chunk.data_path for chunk in (largest, larger, small)
+    ]
+    directory.close()
+
+
+def test_large_spares_are_kept_up_to_eight_full_chunks(tmp_path: Path) -> None:
     data = batch_bytes(bytes(60_000))
     settings = replace(NO_CACHE, chunk_max_bytes=len(data))
     directory = open_directory(tmp_path, settings=settings)
     directory.recover()
-    chunks = [sealed(directory, [(A0, data)]) for _ in range(6)]
+    chunks = [sealed(directory, [(A0, data)]) for _ in range(10)]
     for chunk in chunks:
         directory.mark_committed(chunk)
-    assert len(list(tmp_path.glob("chunk-*.data"))) == 4
+    assert len(list(tmp_path.glob("chunk-*.data"))) == 8
     directory.close()
 
 
