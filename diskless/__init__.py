@@ -5,16 +5,16 @@ it:
 
 - `loop`: work on the event loop that keeps nobody waiting
 - `shared`: what several processes of one broker have in common
-- `acls`: the rules of who may do what; `audit`: who did, and who was not let
+- `acls`: the rules of who may do what; `audit`: who did what, and who was refused
 - `listeners`: where it listens, and who may connect
 - `fetch`: the partitions of a Fetch as columns; fetch sessions
 - `protocol`: bytes of the Kafka protocol to values and back
 - `topics`: topic configs and names
-- `replica`: append and fetch, and what waits for them
-- `sinks`: what others have staged, before it is committed
-- `groups`: consumer groups of both protocols
-- `transactions`: transactional ids, and how their transactions end
 - `sasl`: how clients log in, without a socket
+- `transactions`: transactional ids, and how their transactions end
+- `replica`: append and fetch, and what waits for them
+- `sinks`: checks staged objects before they are committed, and shares out their commits
+- `groups`: consumer groups of both protocols
 - `storage`: the data directory and the bucket prefix: what lies where, and whose it is
 - `health`: whether a broker is live and ready, and the HTTP server that says so
 - `web`: who asks on the HTTP port, and what they may

@@ -19,7 +19,7 @@ TLS_CONNECTION_BYTES: Final = 256 << 10
 """What one may come to hold."""
 
 _SHARE: Final = 2
-"""Of the memory, one part in so many is for connections."""
+"""One part of the memory in this many is for connections."""
 
 _MEMINFO: Final = Path("/proc/meminfo")
 _CGROUP: Final = Path("/sys/fs/cgroup/memory.max")

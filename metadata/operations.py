@@ -1,4 +1,4 @@
-"""The coordinator's operations as values; metadata/clients/coordinator_client.py serves them.
+"""The coordinator's operations as values; metadata/messages has their bytes.
 
 Requests are lists, answers are lists in the same order, and an error belongs to one entry: it is
 returned as a value in that entry. What a call raises concerns it as a whole: NotCoordinator,

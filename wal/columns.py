@@ -14,7 +14,7 @@ Rows = npt.NDArray[np.void]
 _Tuple = TypeVar("_Tuple", bound=tuple[Any, ...])
 
 FEW_MAX: Final = 16
-"""Up to so many values a loop over them costs less than the operations on columns, each of which
+"""Up to this many values a loop over them costs less than the operations on columns, each of which
 takes a microsecond however short the column is."""
 
 _CODES: Final = {"b": "i1", "B": "u1", "h": "i2", "i": "i4", "I": "u4", "q": "i8", "Q": "u8"}

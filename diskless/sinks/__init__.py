@@ -1,5 +1,5 @@
-"""What a broker does about sinks: it looks into what tasks have staged before it is committed, and
-sees to it that a batch that is committed at one coordinator is so at all.
+"""What a broker does for sinks: it checks staged objects before they are committed, and has every
+coordinator commit its share of a batch.
 
 - `staged_check`: objects of a commit, judged by the rules of Produce
 - `shares`: divides them among coordinators; `share_teller`: has each commit its share

@@ -47,7 +47,7 @@ _BLOCKS_MIN: Final = 2
 
 
 def share_of(config: Config, workers: int) -> Config:
-    """Returns the configuration of one of so many workers."""
+    """Returns the configuration of one of `workers` workers."""
     if workers == 1:
         return config
     least: dict[str, SettingValue] = {

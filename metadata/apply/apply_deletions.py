@@ -1,4 +1,4 @@
-"""Deletes rows and does what follows from it: the part of applying that must be bounded and fast.
+"""Deletes rows, and what hangs on them: the part of applying that must be bounded and fast.
 
 Called by metadata/apply/apply.py, inside its transaction and with its rules:
 everything follows from records and rows.

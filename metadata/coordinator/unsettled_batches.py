@@ -1,11 +1,9 @@
-"""Keeps from being rolled what a rebuild of lost metadata would leave out: batches of sinks that
-are not *settled* yet.
+"""Keeps batches of sinks out of segments until they are *settled*: noted as complete in the bucket.
 
-A rebuild keeps of a sink's batch what is noted, and believes segments, which do not say which batch
-their records are of. A batch that is not known as complete is left out, because nobody was answered
-and its driver writes it again. If a segment had a part of it by then, that part would be there
-twice. So nothing of a batch is planned into a segment before the batch is settled: a note in the
-bucket says that it is complete.
+A rebuild of lost metadata keeps the batches of a sink that are noted, and all segments, which do
+not say which batch their records are of. It leaves out a batch that is not known as complete:
+nobody was answered, and the driver writes it again. If a segment had a part of that batch, the part
+would be there twice.
 
 - At its home a batch is settled when it is complete and noted (metadata/coordinator/sink_notes.py).
 - A coordinator with a share asks the home, which names a batch only when it is both.

@@ -1,4 +1,4 @@
-"""Batches of the metadata log as they are shown to readers: without what is stored of passwords.
+"""Batches of the metadata log as readers are shown them: without the secrets of users.
 
 Whoever may read the topic of the log, or dumps it, sees that a user's credential was set and of
 which kind, and zeros for its secrets. All else is the log, byte for byte, and a batch stays as long

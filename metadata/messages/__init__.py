@@ -3,7 +3,7 @@
 - `codec`: what an operation is, one row each; what all messages have in common
 - `shapes`: the shapes of requests and answers that rows are put together from
 - `coordinator`, `commit_file`, `find_batches`: KIP-1164's operations
-- `brokers`: those between brokers beside them, and the two of a tiering job
+- `brokers`: the other ones between brokers, and those of a tiering job
 - `readers`: what a program asks that takes records from the object store itself
 - `tables`: those about tables, between brokers and of a tiering job
 - `sinks`: those about sinks that stage objects, between brokers and of a driver

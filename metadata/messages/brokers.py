@@ -1,4 +1,4 @@
-"""Operations that KIP-1164 leaves out, as bytes: API keys 10000 to 10023.
+"""Operations that KIP-1164 leaves out, as bytes: API keys 10000 to 10025.
 
     between brokers
     10002 CreateTopics          10005 HandOverFiles          10008 RegisterBroker
@@ -10,11 +10,11 @@
                                                              10015 DeleteAcls
                                                              10016 AlterScramCredentials
     10013 CommitFilesAt (metadata/messages/commit_file.py)
-    10022 PlanRewritesHere      10023 CommitRewritesHere
+    10022 PlanRewritesHere      10023 CommitRewritesHere     10024 SetTopicColumns
 
     of a tiering job
     10000 PlanSegments          10001 CommitSegments
-    10020 PlanRewrites          10021 CommitRewrites
+    10020 PlanRewrites          10021 CommitRewrites         10025 SetTopicColumns
 
 Laid out like the KIP's own (metadata/messages/codec.py); docs/coordinator-api.md has the fields.
 Answers repeat nothing of the request and come in its order. Operations that are addressed to one

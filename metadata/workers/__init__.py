@@ -1,10 +1,10 @@
 """The workers of a leader: they delete, sweep, expire, take snapshots, and look.
 
-- `file_workers`, `file_agreement`: WAL objects without live batches; agreeing that nobody knows a
-  file
+- `file_workers`, `file_agreement`: WAL objects without live batches; has all coordinators agree
+  that nobody knows a file
 - `orphan_scan`: WAL objects that nobody committed
-- `note_keeper`, `notes_sweep`: what objects note of others, kept when they are deleted, and no
-  longer than it is of use
+- `note_keeper`, `notes_sweep`: keeps what objects note of others when they are deleted; drops it
+  when nobody needs it
 - `retention`: old records; `deletion_steps`: a large deletion as several bounded operations
 - `row_sweeper`, `catalogue_sweep`: what deleted topics leave behind: rows; whole topics beside the
   catalogue

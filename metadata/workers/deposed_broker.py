@@ -1,4 +1,4 @@
-"""Takes the broker out of the cluster that led a metadata partition and fell silent.
+"""Unregisters a broker that led a metadata partition and fell silent.
 
 The leader of the catalogue hears a broker every few seconds, so clients would be sent to a dead one
 for the rest of its session. Whoever has come to lead another metadata partition instead of it knows

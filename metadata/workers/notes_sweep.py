@@ -1,4 +1,4 @@
-"""Keeps the notes objects few: merges them, and drops what nobody can need any more.
+"""Keeps notes objects few: merges them, and drops notes that nobody needs.
 
 The deletion of WAL objects adds notes objects (metadata/workers/note_keeper.py), and so does each
 commit of a sink (metadata/coordinator/sink_notes.py), and every few seconds in which transactions

@@ -97,6 +97,26 @@ def test_no_folders_import_each_other_in_a_circle(package: str) -> None:
             pytest.fail(" imports ".join(reversed(error.args[1])))
 
 
+@pytest.mark.parametrize("package", ["wal", "metadata", "diskless"])
+def test_the_tour_of_a_package_goes_from_the_ground_up(package: str) -> None:
+    """As it says: each of its folders imports only those above it in the list."""
+    tour = ast.get_docstring(trees()[package]) or ""
+    assert "each importing only those above" in " ".join(tour.split())
+    listed = "\n".join(line for line in tour.splitlines() if line.startswith("- "))
+    order = [name for name in re.findall(r"`(\w+)`", listed) if (ROOT / package / name).is_dir()]
+    place = {f"{package}.{name}": position for position, name in enumerate(order)}
+    upwards = {
+        (here, there)
+        for name, tree in trees().items()
+        for other in imported_anywhere(tree)
+        if common_folder(name, other) == package
+        and (here := child_of(package, name)) in place
+        and (there := child_of(package, other)) in place
+        and place[here] < place[there]
+    }
+    assert not upwards
+
+
 def imported_anywhere(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):

@@ -65,7 +65,7 @@ _ALIASES: Final[Mapping[str, str]] = {
 }
 
 PARTITION_MAX: Final = 1_000_000
-"""No topic has so many; a range without an end must not take all memory."""
+"""More than any topic has; a range without an end must not take all memory."""
 
 _Value = TypeVar("_Value")
 

@@ -1,4 +1,4 @@
-"""What pending operations have written over the committed state; metadata/state/speculative.py."""
+"""What pending operations have written over the committed state; see state/speculative.py."""
 
 from collections.abc import Iterator
 from typing import Final, Generic, TypeVar

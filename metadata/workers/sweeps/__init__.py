@@ -1,4 +1,4 @@
-"""Sweeps look through parts of the bucket for what no other worker is told of.
+"""Sweeps look through parts of the bucket for objects that no other worker knows of.
 
 - `bucket_sweep`: how they run: a pass in each interval of the orphan scan
 - `tables_sweep`: metadata files of tables whose topic is gone
