@@ -44,6 +44,11 @@ class AdminConnection:
                 **security.kafka_python(),
             )
 
+    @classmethod
+    def of(cls, options: argparse.Namespace) -> Self:
+        """As `options` of a command say; see `options.add_bootstrap`. Raises the same."""
+        return cls(options.bootstrap, client_security(options))
+
     def __enter__(self) -> Self:
         return self
 

@@ -69,22 +69,20 @@ def _topic_configs(pairs: Sequence[str]) -> Mapping[str, str]:
 
 
 def _topic_create(options: argparse.Namespace) -> int:
-    from diskless.cli.admin_connection import client_security
     from diskless.cli.topic_client import TopicClient
 
     configs = _topic_configs(options.config)
-    with TopicClient(options.bootstrap, client_security(options)) as client:
+    with TopicClient.of(options) as client:
         client.create(options.name, partitions=options.partitions, configs=configs)
         print(f"created {options.name}")
     return 0
 
 
 def _topic_list(options: argparse.Namespace) -> int:
-    from diskless.cli.admin_connection import client_security
     from diskless.cli.tables import print_tables, table
     from diskless.cli.topic_client import TopicClient
 
-    with TopicClient(options.bootstrap, client_security(options)) as client:
+    with TopicClient.of(options) as client:
         rows = table("topic", "partitions", "records")
         for row in client.list():
             rows.add_row(row.name, str(row.partitions), f"{row.records:,}")
@@ -93,11 +91,10 @@ def _topic_list(options: argparse.Namespace) -> int:
 
 
 def _topic_describe(options: argparse.Namespace) -> int:
-    from diskless.cli.admin_connection import client_security
     from diskless.cli.tables import print_tables, table
     from diskless.cli.topic_client import TopicClient
 
-    with TopicClient(options.bootstrap, client_security(options)) as client:
+    with TopicClient.of(options) as client:
         description = client.describe(options.name)
     topic = table("topic", options.name)
     topic.add_row("id", str(description.topic_id))
@@ -122,7 +119,6 @@ def _topic_describe(options: argparse.Namespace) -> int:
 
 
 def _topic_alter(options: argparse.Namespace) -> int:
-    from diskless.cli.admin_connection import client_security
     from diskless.cli.topic_client import TopicClient
 
     configs = _topic_configs(options.config)
@@ -130,7 +126,7 @@ def _topic_alter(options: argparse.Namespace) -> int:
         raise InvalidSettings(
             f"nothing to alter in {options.name}: give --config, --delete-config or --partitions"
         )
-    with TopicClient(options.bootstrap, client_security(options)) as client:
+    with TopicClient.of(options) as client:
         if configs or options.delete_config:
             client.alter(options.name, configs=configs, delete=options.delete_config)
         if options.partitions is not None:
@@ -140,10 +136,9 @@ def _topic_alter(options: argparse.Namespace) -> int:
 
 
 def _topic_delete(options: argparse.Namespace) -> int:
-    from diskless.cli.admin_connection import client_security
     from diskless.cli.topic_client import TopicClient
 
-    with TopicClient(options.bootstrap, client_security(options)) as client:
+    with TopicClient.of(options) as client:
         for name in options.name:
             client.delete(name)
             print(f"deleted {name}")
@@ -179,11 +174,10 @@ def add_quota(commands: Commands) -> None:
 
 
 def _quota_list(options: argparse.Namespace) -> int:
-    from diskless.cli.admin_connection import client_security
     from diskless.cli.quota_client import QuotaClient
     from diskless.cli.tables import print_tables, table
 
-    with QuotaClient(options.bootstrap, client_security(options)) as client:
+    with QuotaClient.of(options) as client:
         rows = table("client id", "user", "ip", "quota", "value")
         for row in client.list():
             parts = (row.client_id, row.user, row.ip)
@@ -194,7 +188,6 @@ def _quota_list(options: argparse.Namespace) -> int:
 
 
 def _quota_set(options: argparse.Namespace) -> int:
-    from diskless.cli.admin_connection import client_security
     from diskless.cli.quota_client import QuotaClient
 
     changes = {}
@@ -205,17 +198,16 @@ def _quota_set(options: argparse.Namespace) -> int:
         except ValueError as error:
             raise InvalidSettings(f"{pair}: {value!r} is no number") from error
     entity = _quota_entity(options)
-    with QuotaClient(options.bootstrap, client_security(options)) as client:
+    with QuotaClient.of(options) as client:
         client.alter(entity, changes)
     return 0
 
 
 def _quota_remove(options: argparse.Namespace) -> int:
-    from diskless.cli.admin_connection import client_security
     from diskless.cli.quota_client import QuotaClient
 
     entity = _quota_entity(options)
-    with QuotaClient(options.bootstrap, client_security(options)) as client:
+    with QuotaClient.of(options) as client:
         client.alter(entity, dict.fromkeys(options.key or client.keys_of(entity)))
     return 0
 

@@ -27,19 +27,7 @@ class AclClient(AdminConnection):
         request = DescribeAclsRequest(min_version=_MIN_VERSION, **_filter_fields(wanted))
         answer = self._ask(request)
         check_results([{**answer.to_dict(), "name": "rules"}])
-        return [
-            AclBinding(
-                found.resource_type,
-                found.resource_name,
-                found.pattern_type,
-                entry.principal,
-                entry.host,
-                entry.operation,
-                entry.permission_type,
-            )
-            for found in answer.resources
-            for entry in found.acls
-        ]
+        return [_rule(found, entry) for found in answer.resources for entry in found.acls]
 
     def add(self, rules: Sequence[AclBinding]) -> None:
         """The rules are there afterwards."""
@@ -64,17 +52,7 @@ class AclClient(AdminConnection):
         answer = self._ask(DeleteAclsRequest(min_version=_MIN_VERSION, filters=asked))
         check_results([{**one.to_dict(), "name": "filter"} for one in answer.filter_results])
         return [
-            AclBinding(
-                gone.resource_type,
-                gone.resource_name,
-                gone.pattern_type,
-                gone.principal,
-                gone.host,
-                gone.operation,
-                gone.permission_type,
-            )
-            for result in answer.filter_results
-            for gone in result.matching_acls
+            _rule(gone, gone) for result in answer.filter_results for gone in result.matching_acls
         ]
 
     def policy(self) -> Policy:
@@ -91,6 +69,19 @@ class AclClient(AdminConnection):
             super_users=values[SUPER_USERS],
             allows_without_acl=values[EVERYONE] == "true",
         ).policy()
+
+
+def _rule(resource: Any, entry: Any) -> AclBinding:
+    """Of an answer; in some the resource is part of the entry."""
+    return AclBinding(
+        resource.resource_type,
+        resource.resource_name,
+        resource.pattern_type,
+        entry.principal,
+        entry.host,
+        entry.operation,
+        entry.permission_type,
+    )
 
 
 def _filter_fields(wanted: AclFilter) -> Mapping[str, Any]:

@@ -87,7 +87,6 @@ def add_acl(commands: Commands) -> None:
 def _add(options: argparse.Namespace) -> int:
     from diskless.acls.acl_text import operations_of, principal_of, resource_of, rule_text
     from diskless.cli.acl.acl_client import AclClient
-    from diskless.cli.admin_connection import client_security
     from metadata.acls import Permission
 
     permission = Permission.DENY if options.deny else Permission.ALLOW
@@ -102,7 +101,7 @@ def _add(options: argparse.Namespace) -> int:
         for resource in options.resource
         for operation in operations_of(options.operation)
     ]
-    with AclClient(options.bootstrap, client_security(options)) as client:
+    with AclClient.of(options) as client:
         client.add(rules)
     for rule in rules:
         print(rule_text(rule))
@@ -112,12 +111,11 @@ def _add(options: argparse.Namespace) -> int:
 def _list(options: argparse.Namespace) -> int:
     from diskless.acls.acl_text import operation_text, resource_text, user_text
     from diskless.cli.acl.acl_client import AclClient
-    from diskless.cli.admin_connection import client_security
     from diskless.cli.tables import print_tables, table
     from metadata.acls import Permission
 
     found: set[AclBinding] = set()
-    with AclClient(options.bootstrap, client_security(options)) as client:
+    with AclClient.of(options) as client:
         for wanted in _filters(options, matches=True):
             found.update(client.rules(wanted))
     rows = table("resource", "user", "operation", "permission", "host")
@@ -136,14 +134,13 @@ def _list(options: argparse.Namespace) -> int:
 def _remove(options: argparse.Namespace) -> int:
     from diskless.acls.acl_text import rule_text
     from diskless.cli.acl.acl_client import AclClient
-    from diskless.cli.admin_connection import client_security
 
     filters = _filters(options, matches=False)
     if filters == [AclFilter()]:
         raise InvalidSettings(
             "which rules? give --user, --operation, --resource, --host, --allow or --deny"
         )
-    with AclClient(options.bootstrap, client_security(options)) as client:
+    with AclClient.of(options) as client:
         gone = client.remove(filters)
     for rule in gone:
         print(f"removed: {rule_text(rule)}")
@@ -156,7 +153,6 @@ def _explain(options: argparse.Namespace) -> int:
     from diskless.acls.acl_meaning import Question, decide, names_resource
     from diskless.acls.acl_text import operations_of, principal_of, resource_of, rule_text
     from diskless.cli.acl.acl_client import AclClient
-    from diskless.cli.admin_connection import client_security
     from metadata.acls import WILDCARD, PatternType
 
     resource = resource_of(options.resource)
@@ -164,7 +160,7 @@ def _explain(options: argparse.Namespace) -> int:
     if len(operations) > 1 or resource.pattern_type != PatternType.LITERAL:
         raise InvalidSettings("one operation on one resource is explained, without a *")
     user = principal_of(options.user).removeprefix("User:")
-    with AclClient(options.bootstrap, client_security(options)) as client:
+    with AclClient.of(options) as client:
         rules = client.rules(AclFilter())
         policy = client.policy()
     asked = Question(user, options.host, operations[0], resource.resource_type, resource.name)

@@ -74,12 +74,11 @@ def _passwd(options: argparse.Namespace) -> int:
 
 
 def _set(options: argparse.Namespace, *, is_new: bool) -> int:
-    from diskless.cli.admin_connection import client_security
     from diskless.cli.user.passwords import read_password
     from diskless.cli.user.user_client import UserClient
 
     mechanisms = _mechanisms(options.mechanism)
-    with UserClient(options.bootstrap, client_security(options)) as client:
+    with UserClient.of(options) as client:
         known = client.users().get(options.name)
         if is_new and known is not None:
             raise Rejected(f"{options.name} is there already: diskless user passwd changes it")
@@ -105,10 +104,9 @@ def _mechanisms(names: Sequence[str]) -> Sequence[ScramMechanism]:
 
 
 def _remove(options: argparse.Namespace) -> int:
-    from diskless.cli.admin_connection import client_security
     from diskless.cli.user.user_client import UserClient
 
-    with UserClient(options.bootstrap, client_security(options)) as client:
+    with UserClient.of(options) as client:
         for name in options.name:
             client.remove(name)
             print(f"removed {name}")
@@ -116,11 +114,10 @@ def _remove(options: argparse.Namespace) -> int:
 
 
 def _list(options: argparse.Namespace) -> int:
-    from diskless.cli.admin_connection import client_security
     from diskless.cli.tables import print_tables, table
     from diskless.cli.user.user_client import UserClient
 
-    with UserClient(options.bootstrap, client_security(options)) as client:
+    with UserClient.of(options) as client:
         rows = table("user", "mechanism", "iterations")
         for user, credentials in client.users().items():
             for mechanism, iterations in credentials:
