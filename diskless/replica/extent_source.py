@@ -35,6 +35,7 @@ from diskless.ports import LEADER_EPOCH
 from diskless.replica.batch_stamping import GATHERED_FROM_BYTES, Span
 from metadata.operations import Extent, SegmentExtent, WalExtent
 from wal.caches.cold_reads import RUN_BYTES
+from wal.caches.object_cache import ObjectCache
 from wal.chunks.chunk_directory import ChunkDirectory
 from wal.clock import Clock
 from wal.coordinates import ObjectKey
@@ -74,27 +75,6 @@ class SegmentBatches(Protocol):
     def ahead(self, extent: SegmentExtent, offset: int, max_bytes: int) -> int | None:
         """Have batches made; returns their bytes, or None when some could not begin."""
         ...
-
-
-class BlockReads(Protocol):
-    """The part of the object cache that answers use."""
-
-    def ahead(
-        self, key: ObjectKey, start: int, length: int, object_length: int, *, cold: bool = False
-    ) -> bool: ...
-
-    async def read(
-        self,
-        key: ObjectKey,
-        start: int,
-        length: int,
-        object_length: int,
-        *,
-        cold: bool = False,
-        useful_to: int = 0,
-    ) -> Sequence[memoryview]: ...
-
-    async def invalidate(self, key: ObjectKey) -> None: ...
 
 
 class ChunkBytes(Protocol):
@@ -151,7 +131,7 @@ class ExtentSource:
         self,
         *,
         directory: ChunkDirectory,
-        cache: BlockReads,
+        cache: ObjectCache,
         memory: ReadMemory,
         segments: SegmentBatches,
         threads: WorkerThreads,

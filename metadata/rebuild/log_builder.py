@@ -58,6 +58,7 @@ from metadata.rewrites import MERGE
 from metadata.rules.commit_request import check_commit
 from metadata.rules.topics import PRODUCER_ID_BLOCK
 from metadata.sink_operations import Sink, SinkRange
+from metadata.state.commit_answer import REFUSAL_CODES
 from metadata.transaction_operations import NO_OFFSET, Constant
 from wal.chunks.kept_notes import NotedEnd, NotedSink
 from wal.chunks.object_notes import DUPLICATE, REFUSED, BatchOutcome, CommitNote, note_commit
@@ -69,7 +70,7 @@ from wal.coordinates import (
     ObjectKey,
     TopicIdPartition,
 )
-from wal.errors import Rejected
+from wal.errors import OutOfOrderSequence, Rejected
 from wal.staging.staged_keys import sink_of
 from wal.ulid import mint_ulid, wal_object_key
 
@@ -77,8 +78,7 @@ PRODUCER_ID_MARGIN: Final = 1_000_000
 """Producer ids left out behind the greatest one seen: they may have been given out and not used, or
 used in data that is gone. They cost nothing."""
 
-_REFUSED_CODE: Final = 45
-"""OutOfOrderSequence; see metadata/state/commit_answer.py."""
+_REFUSED_CODE: Final = REFUSAL_CODES[OutOfOrderSequence]
 _DUPLICATE_CODE: Final = 0
 
 DRAINED: Final = (Why.ROLLED, Why.DUPLICATE, Why.REFUSED, Why.DELETED)

@@ -30,7 +30,8 @@ REFUSAL_CODES: Final[Mapping[type[errors.Rejected], int]] = {
     errors.InvalidTransactionState: 48,
     errors.SequenceGivenAgain: 59,
 }
-"""Error codes in FileCommitted records; the numbers are Kafka's, the format is ours to keep."""
+"""Error codes in FileCommitted records: those between brokers (metadata/messages/errors.py), of
+refusals that a record may have. What is stored under a number keeps it."""
 
 _REFUSALS: Final[Mapping[int, type[errors.Rejected]]] = {
     code: refusal for refusal, code in REFUSAL_CODES.items()

@@ -11,6 +11,7 @@ from metadata.messages.errors import (
     coordinator_error,
     message_of,
 )
+from metadata.state.commit_answer import REFUSAL_CODES
 from wal import errors
 from wal.errors import CommitFailed, CommitOutcomeUnknown, DisklessError
 
@@ -74,3 +75,8 @@ def test_codes_have_kafkas_names() -> None:
 
 def test_a_message_is_cut_to_a_length_that_suits_an_answer() -> None:
     assert message_of(errors.CommitFailed("x" * 10_000)) == "x" * 1_000
+
+
+def test_refusals_are_stored_under_the_codes_that_they_have_between_brokers() -> None:
+    codes = {row.kind: row.code for row in COORDINATOR_CODES}
+    assert codes.items() >= REFUSAL_CODES.items()
