@@ -24,9 +24,9 @@ import uvloop
 
 from metadata.clients.local_client import LocalClient
 from metadata.clients.routed_client import PeerAddress, RoutedClient
-from metadata.coordinator.candidate import Candidate
 from metadata.coordinator.coordinator import PartitionCoordinator
 from metadata.coordinator.metadata_partition import MetadataPartition
+from metadata.leadership.candidate import Candidate
 from metadata.log.local_log import LOG_DIRECTORY, LocalMetadataLog
 from metadata.log.log import MetadataLog
 from metadata.metadata_settings import CoordinatorSettings

@@ -27,7 +27,7 @@ from diskless.cluster.reachable import ReachableBroker, brokers_at
 from diskless.listeners.endpoints import Endpoint, format_endpoints, parse_endpoints
 from diskless.ports import BrokerEndpoint, ClientInfo, TopicsById
 from metadata.clients.routed_client import RoutedClient
-from metadata.coordinator.candidate import Candidate
+from metadata.leadership.candidate import Candidate
 from metadata.metadata_version import METADATA_VERSION
 from metadata.operations import CATALOGUE, Leader, RegisteredBroker
 from wal.clock import Clock, Sleep

@@ -46,11 +46,11 @@ from metadata.clients.coordinator_client import CoordinatorClient
 from metadata.clients.feed_connections import FeedConnections
 from metadata.clients.local_client import LocalClient
 from metadata.clients.routed_client import RoutedClient
-from metadata.coordinator.candidate import Candidate
 from metadata.coordinator.coordinator import PartitionCoordinator
 from metadata.coordinator.metadata_partition import MetadataPartition, SharedFeed, Worker
 from metadata.coordinator.placement import Placement
 from metadata.coordinator.sink_notes import NotePlace
+from metadata.leadership.candidate import Candidate
 from metadata.leadership.leader_moves import MovePace
 from metadata.leadership.ranks import Ranks
 from metadata.log.local_log import LOG_DIRECTORY, LocalMetadataLog

@@ -18,7 +18,7 @@ from uuid import UUID
 
 from metadata import operations as ops
 from metadata import rewrites as rw
-from metadata.acls import AclBinding, AclFilter, DeletedAcls
+from metadata.coordinator.catalogue import Catalogue
 from metadata.coordinator.lease import NO_LEASE, Keeping, Lease
 from metadata.coordinator.pipeline import Pipeline
 from metadata.coordinator.rewrites import commit_rewrites, plan_rewrites
@@ -32,7 +32,6 @@ from metadata.records.control import ProducersExpiredRecord, RowsSweptRecord
 from metadata.records.groups import WHENEVER_COMMITTED, CommittedOffset
 from metadata.replica.replica import Replica
 from metadata.retention_settings import DEFAULT_RETENTION, RetentionSettings
-from metadata.rules.acls import decide_create_acls, decide_delete_acls
 from metadata.rules.brokers import decide_leave, decide_register_broker, decide_unregister_brokers
 from metadata.rules.commit import Decision, check_commit, closed_of, decide_commits, producers_of
 from metadata.rules.commit_request import CheckedCommit
@@ -49,32 +48,19 @@ from metadata.rules.groups import (
     delete_offsets_decisions,
     store_group_decision,
 )
-from metadata.rules.quotas import decide_alter_client_quotas
 from metadata.rules.segments import decide_commit_segments
-from metadata.rules.tables import Hold, decide_commit_tables, described, has_table, hold_of
+from metadata.rules.tables import Hold, hold_of
 from metadata.rules.topics import (
     PRODUCER_ID_BLOCK,
     decide_allocate_producer_ids,
-    decide_alter_topic_configs,
     decide_create_partitions,
     decide_create_partitions_at,
     decide_create_topics,
     decide_delete_records,
     decide_delete_topics,
 )
-from metadata.rules.typed import decide_set_topic_columns
-from metadata.rules.users import decide_alter_scram_credentials
-from metadata.sink_operations import CommitSink, Sink, SinkCommit
 from metadata.state.queries.file_queries import DeletableFile, deletable_files, describe_files
 from metadata.state.speculative import SpeculativeView
-from metadata.table_operations import (
-    CommitTable,
-    ListedSegments,
-    ListSegments,
-    ListTables,
-    TableCommit,
-    TableDescription,
-)
 from metadata.workers.broker_sessions import BrokerSessions
 from metadata.workers.deletion_steps import delete_records_in_steps
 from wal.clock import Clock, Sleep
@@ -118,6 +104,8 @@ class PartitionCoordinator:
         self._steady_clock = SteadyClock(clock)
         self.pipeline: Final = Pipeline(replica, log, clock=clock, settings=settings)
         self._perform: Final = self.pipeline.perform
+        self.catalogue: Final = Catalogue(self.pipeline, replica, clock=clock)
+        """What it decides if it is the catalogue."""
         self.lease: Final = Lease(
             self.pipeline, replica, log, clock=clock, keeping=keeping, sleep=sleep
         )
@@ -206,43 +194,6 @@ class PartitionCoordinator:
         """An entry is None or UnknownTopicId. Raises CommitFailed."""
         return await self._perform(lambda view, _: decide_delete_topics(view, topic_ids))
 
-    async def alter_topic_configs(
-        self, requests: Sequence[ops.AlterTopicConfigs]
-    ) -> Sequence[ops.AlteredTopicConfigs]:
-        """The catalogue's. An entry may be UnknownTopicId. Raises CommitFailed."""
-        return await self._perform(lambda view, _: decide_alter_topic_configs(view, requests))
-
-    async def set_topic_columns(
-        self, requests: Sequence[ops.SetTopicColumns]
-    ) -> Sequence[DisklessError | None]:
-        """The catalogue's. An entry may be UnknownTopicId or Rejected. Raises CommitFailed."""
-        return await self._perform(lambda view, _: decide_set_topic_columns(view, requests))
-
-    async def alter_client_quotas(
-        self, requests: Sequence[ops.AlterClientQuotas]
-    ) -> Sequence[DisklessError | None]:
-        """The catalogue's. An entry may be PolicyViolation. Raises CommitFailed."""
-        return await self._perform(lambda view, _: decide_alter_client_quotas(view, requests))
-
-    async def create_acls(self, rules: Sequence[AclBinding]) -> Sequence[DisklessError | None]:
-        """The catalogue's. An entry may be PolicyViolation. Raises CommitFailed."""
-        return await self._perform(lambda view, _: decide_create_acls(view, rules))
-
-    async def delete_acls(
-        self, filters: Sequence[AclFilter]
-    ) -> Sequence[DeletedAcls | DisklessError]:
-        """The catalogue's. Raises CommitFailed."""
-        return await self._perform(lambda view, _: decide_delete_acls(view, filters))
-
-    async def alter_scram_credentials(
-        self, requests: Sequence[ops.AlterScramCredential]
-    ) -> Sequence[DisklessError | None]:
-        """The catalogue's. An entry may be UnknownCredential, PolicyViolation.
-
-        Raises CommitFailed.
-        """
-        return await self._perform(lambda view, _: decide_alter_scram_credentials(view, requests))
-
     # -- data -------------------------------------------------------------------------------------
 
     async def commit_file(self, request: ops.CommitFile) -> Sequence[ops.BatchCommit]:
@@ -282,14 +233,6 @@ class PartitionCoordinator:
             ],
             closed=lambda view: [key for commit in commits for key in closed_of(commit, view)],
         )
-
-    async def commit_sink(self, request: CommitSink) -> SinkCommit:
-        """A sink's batch, all of it or none, and noted. Raises as `commit_files`, and Rejected."""
-        return await self.sinks.commit(request)
-
-    async def find_sink(self, sink_id: str) -> Sink | None:
-        """As far as it is applied, and noted; None when expired. Raises ObjectStoreUnavailable."""
-        return await self.sinks.find(sink_id)
 
     async def expire_sinks(self, limit: int) -> int:
         """Forget up to `limit` sinks that have expired by now. Raises CommitFailed."""
@@ -384,25 +327,6 @@ class PartitionCoordinator:
     async def commit_rewrites(self, rewrites: Sequence[rw.Rewrite]) -> Sequence[rw.RewriteCommit]:
         """An entry is empty, a duplicate, UnknownPartition or Rejected (is not as planned)."""
         return await commit_rewrites(self.pipeline, self.replica, rewrites)
-
-    def list_tables(self, asked: ListTables) -> Sequence[TableDescription]:
-        """The catalogue's: topics that are tables, by name."""
-        now_ms = self._clock.now_ms()
-        return [
-            described(topic, self.replica.table(topic.topic_id), now_ms)
-            for name, topic in sorted(self.replica.topics().items())
-            if has_table(topic.configs) and asked.wants(name)
-        ]
-
-    async def list_segments(self, requests: Sequence[ListSegments]) -> Sequence[ListedSegments]:
-        """Live segments and how far they are applied; an entry may be UnknownPartition."""
-        return await self.replica.list_segments(requests)
-
-    async def commit_tables(self, requests: Sequence[CommitTable]) -> Sequence[TableCommit]:
-        """The catalogue's. An entry may be UnknownTopicId, Rejected, InvalidRequest."""
-        return await self._perform(
-            lambda view, now_ms: decide_commit_tables(view, requests, now_ms)
-        )
 
     async def deletable_files(
         self, *, before_ms: int, after: tuple[int, int], limit: int, is_owner: bool

@@ -17,9 +17,9 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from metadata.coordinator.candidate import Candidate, current_leader
 from metadata.coordinator.feeding.feed import NOT_FED, Feed, Polled
 from metadata.coordinator.standing import Standing
+from metadata.leadership.candidate import Candidate, current_leader
 from metadata.log.log import MetadataLog
 from metadata.replica.replica import Replica
 from wal.clock import Clock, Sleep

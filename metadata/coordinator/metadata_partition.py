@@ -29,13 +29,13 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol, Self
 
-from metadata.coordinator.candidate import Candidate, current_leader
 from metadata.coordinator.coordinator import PartitionCoordinator
 from metadata.coordinator.feeding.feed import AskLeader, Feed
 from metadata.coordinator.feeding.feeds import Feeds
 from metadata.coordinator.following import Following
 from metadata.coordinator.lease import Keeping
 from metadata.coordinator.sink_notes import NotePlace
+from metadata.leadership.candidate import Candidate, current_leader
 from metadata.leadership.leader_moves import LeaderMoves, MovePace
 from metadata.leadership.ranks import Ranks
 from metadata.log.log import MetadataLog

@@ -23,7 +23,7 @@ import math
 import random
 from typing import Final
 
-from metadata.coordinator.candidate import Candidate
+from metadata.leadership.candidate import Candidate
 from metadata.log.log import LEASE_MARGIN
 from metadata.operations import Leader
 from metadata.records.control import NO_BROKER

@@ -113,7 +113,7 @@ ALTER_TOPIC_CONFIGS: Final[Operation[Sequence[ops.AlterTopicConfigs], ops.Altere
         answers=in_order(
             layout(ops.AlteredTopicConfigs, "error", "is_altered", "configs", error=ERROR)
         ),
-        at=lambda coordinator, requests: coordinator.alter_topic_configs(requests),
+        at=lambda coordinator, requests: coordinator.catalogue.alter_topic_configs(requests),
         failed=lambda error: ops.AlteredTopicConfigs(error=error),
     )
 )
@@ -143,7 +143,7 @@ ALTER_CLIENT_QUOTAS: Final[Operation[Sequence[ops.AlterClientQuotas], DisklessEr
             )
         ),
         answers=in_order(ERRORS),
-        at=lambda coordinator, requests: coordinator.alter_client_quotas(requests),
+        at=lambda coordinator, requests: coordinator.catalogue.alter_client_quotas(requests),
     )
 )
 
@@ -153,7 +153,7 @@ CREATE_ACLS: Final[Operation[Sequence[AclBinding], DisklessError | None]] = Oper
     address=Address.CATALOGUE,
     request=listed(layout(AclBinding)),
     answers=in_order(ERRORS),
-    at=lambda coordinator, rules: coordinator.create_acls(rules),
+    at=lambda coordinator, rules: coordinator.catalogue.create_acls(rules),
 )
 
 DELETE_ACLS: Final[Operation[Sequence[AclFilter], DeletedAcls | DisklessError]] = Operation(
@@ -162,7 +162,7 @@ DELETE_ACLS: Final[Operation[Sequence[AclFilter], DeletedAcls | DisklessError]] 
     address=Address.CATALOGUE,
     request=listed(layout(AclFilter)),
     answers=in_order(or_error(layout(DeletedAcls), layout(DeletedAcls).write(DeletedAcls()))),
-    at=lambda coordinator, filters: coordinator.delete_acls(filters),
+    at=lambda coordinator, filters: coordinator.catalogue.delete_acls(filters),
     is_repeated=False,
 )
 
@@ -189,7 +189,7 @@ ALTER_SCRAM_CREDENTIALS: Final[
         layout(ops.AlterScramCredential, credential=Field(_write_credential, _read_credential))
     ),
     answers=in_order(ERRORS),
-    at=lambda coordinator, requests: coordinator.alter_scram_credentials(requests),
+    at=lambda coordinator, requests: coordinator.catalogue.alter_scram_credentials(requests),
 )
 
 CREATE_PARTITIONS_AT: Final[Operation[Addressed[ops.CreatePartitionsAt], DisklessError | None]] = (
@@ -347,7 +347,7 @@ SET_TOPIC_COLUMNS: Final[Operation[Sequence[ops.SetTopicColumns], DisklessError 
         address=Address.CATALOGUE,
         request=listed(layout(ops.SetTopicColumns)),
         answers=in_order(ERRORS),
-        at=lambda coordinator, requests: coordinator.set_topic_columns(requests),
+        at=lambda coordinator, requests: coordinator.catalogue.set_topic_columns(requests),
     )
 )
 

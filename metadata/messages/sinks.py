@@ -85,7 +85,7 @@ def _read_commit(reader: MessageReader) -> tuple[CommitSinkAt, int]:
 
 
 async def _commit_sink(coordinator: Any, asked: CommitSinkAt) -> Sequence[ops.SinkCommit]:
-    return [await coordinator.commit_sink(asked.commit)]
+    return [await coordinator.sinks.commit(asked.commit)]
 
 
 COMMIT_SINK_HERE: Final[Operation[CommitSinkAt, ops.SinkCommit]] = Operation(
@@ -127,7 +127,7 @@ class FindSink(NamedTuple):
 
 
 async def _find_sink(coordinator: Any, asked: FindSink) -> Sequence[ops.FoundSinks]:
-    sink = await coordinator.find_sink(asked.sink_id)
+    sink = await coordinator.sinks.find(asked.sink_id)
     found = [] if sink is None else [ops.FoundSink(coordinator.coordinator_id, sink)]
     return [ops.FoundSinks(found)]
 

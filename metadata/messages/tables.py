@@ -35,7 +35,7 @@ _LISTED_TABLES: Final = fields_of(ops.ListedTables)
 
 
 async def _list_tables(coordinator: Any, asked: ops.ListTables) -> Sequence[ops.ListedTables]:
-    return [ops.ListedTables(coordinator.list_tables(asked))]
+    return [ops.ListedTables(coordinator.catalogue.list_tables(asked))]
 
 
 LIST_TABLES_HERE: Final[Operation[ops.ListTables, ops.ListedTables | DisklessError]] = Operation(
@@ -65,7 +65,7 @@ LIST_SEGMENTS_HERE: Final[Operation[Sequence[ops.ListSegments], ops.ListedSegmen
             error=ERROR,
         )
     ),
-    at=lambda coordinator, requests: coordinator.list_segments(requests),
+    at=lambda coordinator, requests: coordinator.replica.list_segments(requests),
     failed=lambda error: ops.ListedSegments(error=error),
     changes_state=False,
 )
@@ -76,7 +76,7 @@ COMMIT_TABLES_HERE: Final[Operation[Sequence[ops.CommitTable], ops.TableCommit]]
     address=Address.CATALOGUE,
     request=listed(layout(ops.CommitTable)),
     answers=in_order(layout(ops.TableCommit, "error", "is_committed", "location", error=ERROR)),
-    at=lambda coordinator, requests: coordinator.commit_tables(requests),
+    at=lambda coordinator, requests: coordinator.catalogue.commit_tables(requests),
     failed=lambda error: ops.TableCommit(error=error),
 )
 

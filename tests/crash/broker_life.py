@@ -21,9 +21,9 @@ from uuid import UUID
 from diskless.transactions.transaction_ends import parts_of
 from metadata import operations as ops
 from metadata.clients.local_client import LocalClient
-from metadata.coordinator.candidate import Candidate
 from metadata.coordinator.coordinator import PartitionCoordinator
 from metadata.coordinator.metadata_partition import MetadataPartition
+from metadata.leadership.candidate import Candidate
 from metadata.log.local_log import LocalLogSettings, LocalMetadataLog
 from metadata.log.log import MetadataLog
 from metadata.log.object_log import ObjectMetadataLog

@@ -184,7 +184,7 @@ async def test_nothing_is_answered_before_it_is_noted(
         with pytest.raises(CommitOutcomeUnknown, match="not noted yet"):
             await world.commit_sink("sink", 0, files)
         with pytest.raises(ObjectStoreUnavailable):
-            await world.coordinator.find_sink("sink")
+            await world.coordinator.sinks.find("sink")
         with pytest.raises(ObjectStoreUnavailable):
             await world.commit_sink("sink", 1, [])
     assert (await world.commit_sink("sink", 0, files)).is_repeated

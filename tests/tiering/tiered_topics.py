@@ -257,7 +257,7 @@ class TieredTopics:
         """The digest follows from the batch's id, as that of a query that can be repeated."""
         digest = batch_id.to_bytes(16, "big")
         commit = CommitSink(sink_id, "User:spark", batch_id, digest, files)
-        answer: SinkCommit = await self.coordinator.commit_sink(commit)
+        answer: SinkCommit = await self.coordinator.sinks.commit(commit)
         return answer
 
     async def sweep_notes(self, *, everything: bool = True) -> None:
@@ -333,7 +333,7 @@ class TieredTopics:
             )
         report = await asyncio.to_thread(self._passes.run_pass)
         assert not report.failures, report
-        for table in self.coordinator.list_tables(ListTables()):
+        for table in self.coordinator.catalogue.list_tables(ListTables()):
             location = f"{self.blocking.url}/{table.location}"
             live = await self.live_segments(TopicIdPartition(table.topic_id, 0))
             shown = await asyncio.to_thread(_data_files, location)
@@ -352,7 +352,7 @@ class TieredTopics:
     # -- reading --------------------------------------------------------------------------------
 
     async def live_segments(self, partition: TopicIdPartition) -> Sequence[LiveSegment]:
-        (listed,) = await self.coordinator.list_segments([ListSegments(partition, 0)])
+        (listed,) = await self.coordinator.replica.list_segments([ListSegments(partition, 0)])
         assert listed.error is None
         segments: Sequence[LiveSegment] = listed.segments
         return segments
@@ -502,14 +502,16 @@ class _TableClient:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def list_tables(self, asked: ListTables) -> ListedTables:
-        return ListedTables(self._coordinator.list_tables(asked), self._url)
+        return ListedTables(self._coordinator.catalogue.list_tables(asked), self._url)
 
     def list_segments(self, asked: Sequence[ListSegments]) -> Sequence[ListedSegments]:
-        answers: Sequence[ListedSegments] = self._run(self._coordinator.list_segments(asked))
+        answers: Sequence[ListedSegments] = self._run(
+            self._coordinator.replica.list_segments(asked)
+        )
         return answers
 
     def commit_table(self, commit: CommitTable) -> TableCommit:
-        (answer,) = self._run(self._coordinator.commit_tables([commit]))
+        (answer,) = self._run(self._coordinator.catalogue.commit_tables([commit]))
         assert isinstance(answer, TableCommit)
         return answer
 

@@ -19,8 +19,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
-from metadata.coordinator.candidate import Candidate, current_leader
 from metadata.feed_operations import FedObjects, FollowLog
+from metadata.leadership.candidate import Candidate, current_leader
 from metadata.log.shared_tail import SharedTail
 from metadata.operations import Leader
 from metadata.replica.replica import Replica

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from diskless.cluster.membership import Membership
 from metadata.clients.routed_client import RoutedClient
-from metadata.coordinator.candidate import Candidate
+from metadata.leadership.candidate import Candidate
 from metadata.operations import RegisteredBroker
 from wal.errors import NotCoordinator
 

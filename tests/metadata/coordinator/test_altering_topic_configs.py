@@ -26,7 +26,7 @@ def alter(
 async def altered(
     bench: CoordinatorBench, *requests: AlterTopicConfigs
 ) -> Sequence[AlteredTopicConfigs]:
-    return await bench.coordinator.alter_topic_configs(requests)
+    return await bench.coordinator.catalogue.alter_topic_configs(requests)
 
 
 def known(bench: CoordinatorBench, topic: TopicDescription) -> Mapping[str, str]:

@@ -99,7 +99,7 @@ async def test_a_topic_that_is_not_tiered_is_not_planned(bench: CoordinatorBench
     tiered, not_tiered = {"segment.bytes": "400"}, topic.configs
     for before, after in ((not_tiered, tiered), (tiered, not_tiered)):
         change = ops.AlterTopicConfigs(topic_id=topic.topic_id, before=before, configs=after)
-        await bench.coordinator.alter_topic_configs([change])
+        await bench.coordinator.catalogue.alter_topic_configs([change])
         # What was planned while it was tiered is rolled: plans follow each other without gap.
         assert spans(await bench.coordinator.plan_segments(EVERYTHING)) == [(0, 9), (10, 19)]
         await fill(bench, partition, 2)

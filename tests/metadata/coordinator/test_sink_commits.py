@@ -66,7 +66,7 @@ async def test_all_objects_of_a_batch_are_one_batch_of_the_log(bench: Coordinato
     first, second = (TopicIdPartition(topic.topic_id, index) for index in range(2))
     await bench.commit_one(second, 4)
     request = commit_of(bench, 0, (batch(first, 3), batch(second, 2)), (batch(first, 5),))
-    answer = await bench.coordinator.commit_sink(request)
+    answer = await bench.coordinator.sinks.commit(request)
     assert answer == SinkCommit(ranges=(SinkRange(first, 0, 7), SinkRange(second, 4, 5)))
     assert isinstance(bench.log, MemoryMetadataLog)
     kinds = [type(record) for record in bench.log.records()[-3:]]
@@ -79,8 +79,8 @@ async def test_a_repeated_batch_gets_its_first_answer_whatever_objects_it_names(
     bench: CoordinatorBench,
 ) -> None:
     partition = await bench.partition()
-    first = await bench.coordinator.commit_sink(commit_of(bench, 7, (batch(partition, 3),)))
-    again = await bench.coordinator.commit_sink(
+    first = await bench.coordinator.sinks.commit(commit_of(bench, 7, (batch(partition, 3),)))
+    again = await bench.coordinator.sinks.commit(
         commit_of(bench, 7, (batch(partition, 1),), (batch(partition, 2),))
     )
     assert again == first._replace(is_repeated=True)
@@ -91,16 +91,18 @@ async def test_the_answer_survives_a_restart(tmp_path: Path) -> None:
     log, clock = MemoryMetadataLog(), ManualClock()
     async with running_coordinator(tmp_path, log, clock=clock, settings=SETTINGS) as bench:
         partition = await bench.partition()
-        first = await bench.coordinator.commit_sink(commit_of(bench, 7, (batch(partition, 3),)))
+        first = await bench.coordinator.sinks.commit(commit_of(bench, 7, (batch(partition, 3),)))
     for directory in (tmp_path, tmp_path / "from the log alone"):
         async with running_coordinator(directory, log, clock=clock, settings=SETTINGS) as bench:
-            again = await bench.coordinator.commit_sink(commit_of(bench, 7, (batch(partition, 9),)))
+            again = await bench.coordinator.sinks.commit(
+                commit_of(bench, 7, (batch(partition, 9),))
+            )
             assert again == first._replace(is_repeated=True)
 
 
 async def test_another_digest_and_a_lower_batch_are_refused(bench: CoordinatorBench) -> None:
     partition = await bench.partition()
-    commit = bench.coordinator.commit_sink
+    commit = bench.coordinator.sinks.commit
     await commit(commit_of(bench, 7, (batch(partition, 3),)))
     with pytest.raises(Rejected, match="batch 7 was committed with other records"):
         await commit(commit_of(bench, 7, (batch(partition, 3),), digest=B))
@@ -116,7 +118,7 @@ async def test_of_two_drivers_at_once_one_is_answered_and_the_other_refused(
 ) -> None:
     partition = await bench.partition()
     commits = [
-        bench.coordinator.commit_sink(commit_of(bench, 0, (batch(partition, 2),), digest=digest))
+        bench.coordinator.sinks.commit(commit_of(bench, 0, (batch(partition, 2),), digest=digest))
         for digest in (A, B)
     ]
     first, second = await asyncio.gather(*commits, return_exceptions=True)
@@ -127,7 +129,7 @@ async def test_of_two_drivers_at_once_one_is_answered_and_the_other_refused(
 
 async def test_a_sink_belongs_to_who_committed_first(bench: CoordinatorBench) -> None:
     partition = await bench.partition()
-    commit = bench.coordinator.commit_sink
+    commit = bench.coordinator.sinks.commit
     await commit(commit_of(bench, 0, (batch(partition, 1),)))
     with pytest.raises(ClusterAuthorizationFailed, match="belongs to another principal"):
         await commit(commit_of(bench, 1, (batch(partition, 1),), principal="User:b"))
@@ -136,7 +138,7 @@ async def test_a_sink_belongs_to_who_committed_first(bench: CoordinatorBench) ->
 
 async def test_nothing_is_committed_when_one_object_may_not_be(bench: CoordinatorBench) -> None:
     partition = await bench.partition()
-    commit = bench.coordinator.commit_sink
+    commit = bench.coordinator.sinks.commit
     with pytest.raises(UnknownPartition):
         await commit(commit_of(bench, 0, (batch(partition, 1),), (batch(UNKNOWN_PARTITION, 1),)))
     old = commit_of(bench, 0, (batch(partition, 1),))
@@ -157,9 +159,9 @@ async def test_a_tombstoned_object_is_never_committed(bench: CoordinatorBench) -
     (answer,) = await bench.coordinator.tombstone_files([request.files[0].object_key])
     assert not answer.is_known
     with pytest.raises(Rejected, match="was given up"):
-        await bench.coordinator.commit_sink(request)
+        await bench.coordinator.sinks.commit(request)
     later = commit_of(bench, 0, (batch(partition, 1),))
-    await bench.coordinator.commit_sink(later)
+    await bench.coordinator.sinks.commit(later)
     (answer,) = await bench.coordinator.tombstone_files([later.files[0].object_key])
     assert answer.is_known
 
@@ -171,13 +173,13 @@ async def test_a_clock_that_was_set_back_lets_no_old_object_in(bench: Coordinato
     await bench.commit_one(partition, 1)
     bench.clock.step_wall(-3 * HOUR_S)
     with pytest.raises(Rejected, match="older than"):
-        await bench.coordinator.commit_sink(request)
+        await bench.coordinator.sinks.commit(request)
 
 
 async def test_objects_of_others_are_refused(bench: CoordinatorBench) -> None:
     partition = await bench.partition()
     request = commit_of(bench, 0, (batch(partition, 1),))
-    commit = bench.coordinator.commit_sink
+    commit = bench.coordinator.sinks.commit
     for key in (bench.key(), key_of(bench, "t"), ObjectKey("staged/s/x/" + "0" * 26)):
         foreign = replace(request.files[0], object_key=key)
         with pytest.raises(Rejected, match="is no object of s"):
@@ -195,7 +197,7 @@ async def test_more_batches_than_one_commit_holds_are_refused(bench: Coordinator
     partition = await bench.partition()
     six = tuple(batch(partition, 1) for _ in range(6))
     with pytest.raises(Rejected, match="12 record batches, 10 fit into one commit"):
-        await bench.coordinator.commit_sink(commit_of(bench, 0, six, six))
+        await bench.coordinator.sinks.commit(commit_of(bench, 0, six, six))
     assert await end_of(bench, partition) == 0
 
 
@@ -207,21 +209,21 @@ async def test_a_batch_that_was_not_appended_can_be_committed_again(
     assert isinstance(bench.log, MemoryMetadataLog)
     bench.log.failures.append(CommitFailed("the log is away"))
     with pytest.raises(CommitFailed):
-        await bench.coordinator.commit_sink(request)
-    answer = await bench.coordinator.commit_sink(request)
+        await bench.coordinator.sinks.commit(request)
+    answer = await bench.coordinator.sinks.commit(request)
     assert answer == SinkCommit(ranges=(SinkRange(partition, 0, 1),))
 
 
 async def test_a_sink_that_was_silent_for_long_is_forgotten(bench: CoordinatorBench) -> None:
     partition = await bench.partition()
-    commit = bench.coordinator.commit_sink
+    commit = bench.coordinator.sinks.commit
     await commit(commit_of(bench, 7, (batch(partition, 1),)))
     bench.clock.advance(29 * 24 * HOUR_S)
     assert await bench.coordinator.expire_sinks(10) == 0
     with pytest.raises(Rejected, match="comes after"):
         await commit(commit_of(bench, 0, (batch(partition, 1),)))
     bench.clock.advance(2 * 24 * HOUR_S)
-    assert await bench.coordinator.find_sink("s") is None
+    assert await bench.coordinator.sinks.find("s") is None
     await commit(commit_of(bench, 0, (batch(partition, 1),), principal="User:b"))
     await commit(commit_of(bench, 0, (batch(partition, 1),), sink_id="t"))
     bench.clock.advance(31 * 24 * HOUR_S)

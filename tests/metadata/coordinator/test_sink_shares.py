@@ -59,7 +59,7 @@ async def decide(bench: CoordinatorBench, batch_id: int, own: list[CommitFile]) 
     share = SinkShare(1, [file_of(bench, ELSEWHERE, 4)])
     commit = CommitSink("s", "User:a", batch_id, A, own, [share])
     with pytest.raises(CommitOutcomeUnknown, match="is decided, and not committed everywhere"):
-        await bench.coordinator.commit_sink(commit)
+        await bench.coordinator.sinks.commit(commit)
 
 
 async def is_open(coordinator: PartitionCoordinator) -> None:
@@ -71,7 +71,7 @@ async def is_open(coordinator: PartitionCoordinator) -> None:
     (answer,) = await coordinator.tombstone_files([file.object_key])
     assert answer.is_known
     with pytest.raises(ConcurrentTransactions):
-        await coordinator.find_sink("s")
+        await coordinator.sinks.find("s")
 
 
 async def test_an_open_batch_survives_a_restart_and_every_other_batch_waits(
@@ -89,11 +89,11 @@ async def test_an_open_batch_survives_a_restart_and_every_other_batch_waits(
             await decide(bench, 7, [file_of(bench, partition, 9)])
             later = CommitSink("s", "User:a", 8, A, [file_of(bench, partition, 9)])
             with pytest.raises(ConcurrentTransactions, match="batch 7 is not committed everywhere"):
-                await bench.coordinator.commit_sink(later)
+                await bench.coordinator.sinks.commit(later)
             clock.advance(40 * DAY_S)
             assert await bench.coordinator.expire_sinks(9) == 0
             with pytest.raises(Rejected, match="batch 6 comes after"):
-                await bench.coordinator.commit_sink(later._replace(batch_id=6))
+                await bench.coordinator.sinks.commit(later._replace(batch_id=6))
     async with running_coordinator(tmp_path, log, clock=clock, settings=SETTINGS) as bench:
         (opened,) = bench.coordinator.sinks.open_batches()
         there = SinkRange(ELSEWHERE, 10, 13)
@@ -102,7 +102,7 @@ async def test_an_open_batch_survives_a_restart_and_every_other_batch_waits(
         assert bench.coordinator.sinks.open_batches() == []
         again = CommitSink("s", "User:a", 7, A, [])
         wanted = sorted([there, SinkRange(partition, 0, 2)])
-        assert await bench.coordinator.commit_sink(again) == SinkCommit(True, tuple(wanted))
+        assert await bench.coordinator.sinks.commit(again) == SinkCommit(True, tuple(wanted))
     await is_sound(tmp_path, log)
 
 
@@ -126,7 +126,7 @@ async def test_a_share_is_committed_once_and_however_late(tmp_path: Path) -> Non
         assert await end_of(bench, partition) == 3
         later = told([file_of(bench, partition, 2), file, file_of(bench, ELSEWHERE, 1)], 1_001)
         assert await answer_of(later) == SinkCommit(ranges=(SinkRange(partition, 3, 4),))
-        assert await bench.coordinator.find_sink("s") is None
+        assert await bench.coordinator.sinks.find("s") is None
         with pytest.raises(InvalidRequest):
             await answer_of(later._replace(decided_at_ms=2_000, files=b"\x02"))
         assert await end_of(bench, partition) == 5

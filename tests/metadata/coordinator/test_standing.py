@@ -7,8 +7,8 @@ from uuid import UUID
 
 import pytest
 
-from metadata.coordinator.candidate import Candidate
 from metadata.coordinator.standing import STRANGER_LEASES, SUCCESSOR_COMES_S, Standing
+from metadata.leadership.candidate import Candidate
 from metadata.operations import Leader
 from metadata.records.control import NO_BROKER
 

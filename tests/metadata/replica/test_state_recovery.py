@@ -77,9 +77,9 @@ async def filled(bench: CoordinatorBench) -> TopicIdPartition:
     await bench.commit(batch(partition, 1, producer=4, sequence=90))
     await bench.coordinator.allocate_producer_ids()
     quotas = AlterClientQuotas(entity=(("user", "ann"),), changes={"producer_byte_rate": 5.5})
-    assert await bench.coordinator.alter_client_quotas([quotas]) == [None]
+    assert await bench.coordinator.catalogue.alter_client_quotas([quotas]) == [None]
     rule = AclBinding(2, "t", PatternType.LITERAL, "User:ann", "*", 3, Permission.ALLOW)
-    assert await bench.coordinator.create_acls([rule]) == [None]
+    assert await bench.coordinator.catalogue.create_acls([rule]) == [None]
     await fill_tables(bench)
     await fill_transactions(bench)
     await fill_sinks(bench)
@@ -88,7 +88,7 @@ async def filled(bench: CoordinatorBench) -> TopicIdPartition:
     assert await bench.coordinator.pipeline.perform(lambda view, _: altered(view, tokens)) == [None]
     credential = ScramCredential(iterations=4_096, salt=b"1", stored_key=b"2", server_key=b"3")
     user = AlterScramCredential(user="ann", mechanism=2, credential=credential)
-    assert await bench.coordinator.alter_scram_credentials([user]) == [None]
+    assert await bench.coordinator.catalogue.alter_scram_credentials([user]) == [None]
     return partition
 
 
@@ -96,14 +96,14 @@ async def fill_sinks(bench: CoordinatorBench) -> None:
     """A sink with a batch, and one whose batch has a share that nobody tells; its driver leaves."""
     coordinator = bench.coordinator
     sink = CommitSink("s", "User:ann", 1, bytes(16), [])
-    assert (await coordinator.commit_sink(sink)).error is None
+    assert (await coordinator.sinks.commit(sink)).error is None
     elsewhere = batch(TopicIdPartition(UUID(int=77), 0), 1)
     key = staged_key("open", mint_ulid(bench.clock, bench.rng))
     share = SinkShare(1, [bench.file(elsewhere, key=key)])
     decided = asyncio.Event()
     coordinator.sinks.subscribe(lambda _: decided.set())
     committing = asyncio.create_task(
-        coordinator.commit_sink(CommitSink("open", "User:ann", 1, bytes(16), [], [share]))
+        coordinator.sinks.commit(CommitSink("open", "User:ann", 1, bytes(16), [], [share]))
     )
     await decided.wait()
     committing.cancel()
@@ -125,7 +125,7 @@ async def fill_tables(bench: CoordinatorBench) -> None:
     await bench.commit(batch(partition, 10))
     (schemas,) = coordinator.topic_schemas(asked)
     columns = SetTopicColumns(topic.topic_id, 1, schemas.basis, b"columns")
-    assert await coordinator.set_topic_columns([columns]) == [None]
+    assert await coordinator.catalogue.set_topic_columns([columns]) == [None]
     await coordinator.commit_segments(
         [rolled(plan) for plan in await coordinator.plan_segments(asked)]
     )
@@ -133,7 +133,7 @@ async def fill_tables(bench: CoordinatorBench) -> None:
     table = CommitTable(
         topic_id=topic.topic_id, old_location=NO_TABLE, new_location=location, applied={0: 1}
     )
-    assert (await coordinator.commit_tables([table]))[0].is_committed
+    assert (await coordinator.catalogue.commit_tables([table]))[0].is_committed
     (plan,) = await coordinator.plan_rewrites(PlanRewrites())
     key = segment_key("lake", partition, 0, 9, plan.generation)
     made = RewrittenSegment(Offset(0), Offset(9), key, 300, 9, 4, 6, 1_000)

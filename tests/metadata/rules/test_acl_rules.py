@@ -92,16 +92,17 @@ async def test_rules_are_there_when_they_are_created_and_gone_when_they_are_dele
     bench: CoordinatorBench, log: MemoryMetadataLog
 ) -> None:
     coordinator = bench.coordinator
-    assert await coordinator.create_acls([ON_A, ON_PREFIX, ON_A]) == [None, None, None]
+    assert await coordinator.catalogue.create_acls([ON_A, ON_PREFIX, ON_A]) == [None, None, None]
     assert coordinator.replica.acls() == {ON_A, ON_PREFIX}
     written = len(log.records())
     before = coordinator.replica.acls()
-    assert await coordinator.create_acls([ON_A]) == [None]
-    assert await coordinator.delete_acls([AclFilter(principal="User:w")]) == [DeletedAcls()]
+    assert await coordinator.catalogue.create_acls([ON_A]) == [None]
+    nobodys = [AclFilter(principal="User:w")]
+    assert await coordinator.catalogue.delete_acls(nobodys) == [DeletedAcls()]
     assert len(log.records()) == written, "what changes nothing writes nothing"
     assert coordinator.replica.acls() is before
     asked = [AclFilter(principal="User:u"), AclFilter(), AclFilter._make(ON_A)]
-    assert await coordinator.delete_acls(asked) == [
+    assert await coordinator.catalogue.delete_acls(asked) == [
         DeletedAcls((ON_A,)),
         DeletedAcls((ON_PREFIX,)),
         DeletedAcls(),
@@ -114,9 +115,9 @@ async def test_rules_that_could_not_be_appended_are_not_in_force(
 ) -> None:
     log.failures.append(CommitFailed("the disk is full"))
     with pytest.raises(CommitFailed):
-        await bench.coordinator.create_acls([ON_A])
+        await bench.coordinator.catalogue.create_acls([ON_A])
     assert not bench.coordinator.replica.acls()
-    assert await bench.coordinator.create_acls([ON_A]) == [None]
+    assert await bench.coordinator.catalogue.create_acls([ON_A]) == [None]
 
 
 def test_there_are_only_so_many_rules(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +133,7 @@ def test_there_are_only_so_many_rules(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_rules_are_there_after_a_restart_from_the_log(tmp_path: Path) -> None:
     log = MemoryMetadataLog()
     async with running_coordinator(tmp_path / "one", log) as bench:
-        await bench.coordinator.create_acls(sorted(RULES))
-        await bench.coordinator.delete_acls([AclFilter(resource_type=GROUP)])
+        await bench.coordinator.catalogue.create_acls(sorted(RULES))
+        await bench.coordinator.catalogue.delete_acls([AclFilter(resource_type=GROUP)])
     async with running_coordinator(tmp_path / "two", log) as bench:
         assert bench.coordinator.replica.acls() == RULES - {ON_GROUP}

@@ -32,7 +32,7 @@ def alter(entity: QuotaEntity, **changes: float | None) -> AlterClientQuotas:
 async def altered(
     bench: CoordinatorBench, *requests: AlterClientQuotas
 ) -> Sequence[DisklessError | None]:
-    return await bench.coordinator.alter_client_quotas(requests)
+    return await bench.coordinator.catalogue.alter_client_quotas(requests)
 
 
 def known(bench: CoordinatorBench) -> Mapping[QuotaEntity, Mapping[str, float]]:

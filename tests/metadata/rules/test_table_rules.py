@@ -62,7 +62,7 @@ async def commit(
         new_location=key(topic_id, new),
         applied={0: applied},
     )
-    (answer,) = await coordinator.commit_tables([request])
+    (answer,) = await coordinator.catalogue.commit_tables([request])
     assert answer.error is None
     return answer.is_committed, answer.location
 
@@ -137,7 +137,7 @@ async def test_a_pointer_stays_below_its_table(
         new_location=ObjectKey(location),
         applied={},
     )
-    (answer,) = await cluster.benches[0].coordinator.commit_tables([request])
+    (answer,) = await cluster.benches[0].coordinator.catalogue.commit_tables([request])
     assert isinstance(answer.error, error)
 
 
@@ -147,7 +147,7 @@ async def test_only_topics_that_are_tables_have_one(cluster: Cluster) -> None:
         request = CommitTable(
             topic_id=topic_id, old_location=NO_TABLE, new_location=key(topic_id, 1), applied={}
         )
-        (answer,) = await cluster.benches[0].coordinator.commit_tables([request])
+        (answer,) = await cluster.benches[0].coordinator.catalogue.commit_tables([request])
         assert isinstance(answer.error, error)
 
 
@@ -159,14 +159,14 @@ async def test_a_job_is_told_settings_pointer_and_live_segments(cluster: Cluster
     live = await segment(cluster, partition)
     await commit(cluster, partition.topic_id, None, 1, applied=3)
     cluster.clock.advance(2)
-    (table,) = bench.coordinator.list_tables(ListTables(topics=("fli*",)))
+    (table,) = bench.coordinator.catalogue.list_tables(ListTables(topics=("fli*",)))
     assert (table.topic_name, table.namespace, table.partition_count) == ("flights", "topics", 1)
     assert (table.snapshot_retention_ms, table.commit_interval_ms) == (3_600_000, 60_000)
     assert (table.location, table.age_ms) == (key(partition.topic_id, 1), 2_000)
     assert table.applied == {0: 3}
     assert not table.hides_deleted
     asked = [ListSegments(partition, 0), ListSegments(TopicIdPartition(NOWHERE, 0), 0)]
-    found, unknown = await bench.coordinator.list_segments(asked)
+    found, unknown = await bench.coordinator.replica.list_segments(asked)
     assert [(one.object_key, one.base_offset, one.last_offset) for one in found.segments] == [
         (live, 0, 4)
     ]
@@ -174,7 +174,7 @@ async def test_a_job_is_told_settings_pointer_and_live_segments(cluster: Cluster
     assert found.left_offset == -1
     assert found.log_start_offset == 0
     await bench.coordinator.delete_records([DeleteRecords(partition, 3)])
-    (found, _) = await bench.coordinator.list_segments(asked)
+    (found, _) = await bench.coordinator.replica.list_segments(asked)
     assert (len(found.segments), found.log_start_offset) == (1, 3)
     assert isinstance(unknown.error, UnknownPartition)
 
@@ -276,7 +276,7 @@ async def test_without_a_table_it_goes_after_the_grace(cluster: Cluster, how: st
         await bench.coordinator.delete_topics([topic.topic_id])
     if how == "switched off":
         change = AlterTopicConfigs(topic_id=topic.topic_id, before=topic.configs, configs={})
-        await bench.coordinator.alter_topic_configs([change])
+        await bench.coordinator.catalogue.alter_topic_configs([change])
     assert await is_deleted(cluster, left, after_s=GRACE_S)
     assert given_up(cluster) == {}
 
@@ -307,7 +307,7 @@ async def test_what_a_table_that_ends_may_name_goes_with_a_warning_and_is_counte
         await bench.coordinator.delete_topics([topic.topic_id])
     else:
         change = AlterTopicConfigs(topic_id=topic.topic_id, before=topic.configs, configs={})
-        await bench.coordinator.alter_topic_configs([change])
+        await bench.coordinator.catalogue.alter_topic_configs([change])
     assert not caplog.records
     assert await is_deleted(cluster, left, after_s=GRACE_S + 1)
     assert (live in cluster.store.deleted) == (how == "topic deleted")
@@ -341,11 +341,11 @@ async def test_its_row_goes_with_its_object(cluster: Cluster) -> None:
     await segment(cluster, partition)
     await delete_everything(cluster, partition)
     asked = [ListSegments(partition, 0)]
-    (listed,) = await cluster.benches[0].coordinator.list_segments(asked)
+    (listed,) = await cluster.benches[0].coordinator.replica.list_segments(asked)
     assert listed.segments == []
     assert 0 <= listed.left_offset < listed.applied_offset
     await is_deleted(cluster, NO_TABLE, after_s=25 * HOUR_S)
-    (listed,) = await cluster.benches[0].coordinator.list_segments(asked)
+    (listed,) = await cluster.benches[0].coordinator.replica.list_segments(asked)
     assert listed.left_offset == -1
 
 

@@ -47,7 +47,7 @@ def change(
 async def altered(
     bench: CoordinatorBench, *requests: AlterScramCredential
 ) -> Sequence[type[DisklessError] | None]:
-    errors = await bench.coordinator.alter_scram_credentials(requests)
+    errors = await bench.coordinator.catalogue.alter_scram_credentials(requests)
     return [None if error is None else type(error) for error in errors]
 
 

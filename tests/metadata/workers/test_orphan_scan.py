@@ -525,7 +525,7 @@ async def test_staged_objects_that_nobody_committed_go_by_their_own_age(scene: S
     old = [await scene.upload(staged(scene, name)) for name in ("a", "a", "a", "b", "b-c")]
     committed = await scene.upload(staged(scene, "a"))
     file = scene.cluster.file(partition, committed)
-    await bench.coordinator.commit_sink(CommitSink("a", "User:u", 0, bytes(16), [file]))
+    await bench.coordinator.sinks.commit(CommitSink("a", "User:u", 0, bytes(16), [file]))
     foreign = await scene.upload(ObjectKey("staged/b/not-ours"))
     scene.advance(STAGED_OLD_S - 60)
     await scene.scan.scan_once()
@@ -537,7 +537,7 @@ async def test_staged_objects_that_nobody_committed_go_by_their_own_age(scene: S
     assert left == {committed, foreign, *young}
     late = file_of(file, old[0])
     with pytest.raises(Rejected, match="given up"):
-        await bench.coordinator.commit_sink(CommitSink("a", "User:u", 1, bytes(16), [late]))
+        await bench.coordinator.sinks.commit(CommitSink("a", "User:u", 1, bytes(16), [late]))
 
 
 async def test_a_staged_object_is_tombstoned_before_it_is_deleted(scene: Scene) -> None:
@@ -553,7 +553,7 @@ async def test_a_staged_object_is_tombstoned_before_it_is_deleted(scene: Scene) 
     assert key in await scene.store.keys()
     file = scene.cluster.file(partition, key)
     with pytest.raises(Rejected, match="given up"):
-        await bench.coordinator.commit_sink(CommitSink("a", "User:u", 0, bytes(16), [file]))
+        await bench.coordinator.sinks.commit(CommitSink("a", "User:u", 0, bytes(16), [file]))
 
 
 def file_of(file: CommitFile, key: ObjectKey) -> CommitFile:

@@ -92,7 +92,7 @@ async def test_a_table_is_behind_until_its_pointer_knows_what_came_and_what_left
 
     async def registered(number: int) -> None:
         nonlocal location
-        (listed,) = await bench.coordinator.list_segments([ListSegments(partition, 0)])
+        (listed,) = await bench.coordinator.replica.list_segments([ListSegments(partition, 0)])
         new = ObjectKey(f"{table_prefix(topic.topic_id)}{number}.metadata.json")
         commit = CommitTable(
             topic_id=topic.topic_id,
@@ -100,7 +100,7 @@ async def test_a_table_is_behind_until_its_pointer_knows_what_came_and_what_left
             new_location=new,
             applied={0: listed.applied_offset},
         )
-        (answer,) = await bench.coordinator.commit_tables([commit])
+        (answer,) = await bench.coordinator.catalogue.commit_tables([commit])
         assert answer.is_committed
         location = new
 
