@@ -4,9 +4,9 @@ A test that drives stock clients, processes or servers depends on what else the 
 several thousand that fails and then passes says little about the change that is tested, so it does
 not fail the run; the run names it, and it is mended at its root. More than three fail the run.
 
-No second try: unit tests without a running broker (`LiveBroker`), which have no real time in them;
-tests that crash a broker, which promise that nothing is lost, ever; random searches, whose finding
-is a bug the first time.
+No second try: unit tests, and long ones like them (`is_steady`), without a running broker
+(`LiveBroker`), which have no real time in them; tests that crash a broker, which promise that
+nothing is lost, ever; random searches, whose finding is a bug the first time.
 """
 
 from collections.abc import Sequence
@@ -14,12 +14,14 @@ from typing import Final
 
 import pytest
 
+from tests.support.unit_tests import is_steady
+
 MOST: Final = 3
 PAUSE_S: Final = 10
 """Whatever took the machine may be over then."""
 
 
-@pytest.hookimpl(trylast=True)  # after tests/support/unit_tests.py has marked the unit tests
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _may_have_one(item):
@@ -29,7 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _may_have_one(item: pytest.Item) -> bool:
     is_search = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
     marks = {mark.name for mark in item.iter_markers()}
-    in_real_time = "unit" not in marks or "LiveBroker" in vars(getattr(item, "module", item))
+    in_real_time = not is_steady(item) or "LiveBroker" in vars(getattr(item, "module", item))
     return in_real_time and not is_search and "crash" not in marks
 
 

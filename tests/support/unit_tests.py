@@ -1,7 +1,7 @@
 """Which tests `make check` runs: those marked `unit`, which this plugin marks.
 
 They are all tests of the packages but those of another kind: no other program, no server, no
-measurement, and none of the files that take long.
+measurement, none that draws for a time (`fuzzed`), and none of the files that take long.
 """
 
 from pathlib import Path
@@ -62,6 +62,35 @@ LONG: Final = frozenset(
 )
 """Two seconds each or more: processes that start, and random histories."""
 
+LONG_AND_STEADY: Final = frozenset(
+    {
+        "test_command_config.py",
+        "test_command_login.py",
+        "test_compression.py",
+        "test_hidden_rows.py",
+        "test_latest_rows.py",
+        "test_rolled_transactions.py",
+        "test_security_page.py",
+        "test_segmented_log_damage.py",
+        "test_share_rows.py",
+        "test_shares.py",
+        "test_sink_rights.py",
+        "test_source_sink.py",
+        "test_source_stream.py",
+        "test_spark_roller.py",
+        "test_table_growth.py",
+        "test_table_rebuild.py",
+        "test_table_steps.py",
+        "test_table_types.py",
+        "test_tables_page_commands.py",
+        "test_tiered_histories.py",
+        "test_tls_broker.py",
+        "test_typed_segments.py",
+        "test_typed_source.py",
+    }
+)
+"""As long, and nothing in them lives in real time: no second try (tests/support/second_try.py)."""
+
 
 @pytest.hookimpl(tryfirst=True)  # pytest selects by mark in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -71,6 +100,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _is_unit(item: pytest.Item) -> bool:
+    return (
+        is_steady(item)
+        and item.path.name not in LONG_AND_STEADY
+        and not getattr(getattr(item, "function", None), "draws_for_a_time", False)
+    )
+
+
+def is_steady(item: pytest.Item) -> bool:
+    """Whether it has no real time in it: unit tests, and those like them that take long."""
     path = item.path.relative_to(_TESTS)
     return (
         path.parts[0] in _DIRECTORIES

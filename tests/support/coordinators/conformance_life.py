@@ -21,8 +21,8 @@ from metadata import operations as ops
 from metadata.clients.coordinator_client import CoordinatorClient
 from metadata.clients.local_client import LocalClient
 from metadata.clients.wire_client import WireClient
-from metadata.coordinator.candidate import Candidate
 from metadata.coordinator.metadata_partition import MetadataPartition
+from metadata.leadership.candidate import Candidate
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.replica.replica import Replica
 from metadata.replica.snapshots import SnapshotStore

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Final, Self
 from uuid import UUID
 
-from metadata.coordinator.candidate import Candidate
 from metadata.coordinator.coordinator import PartitionCoordinator
 from metadata.coordinator.metadata_partition import MetadataPartition, SharedFeed, Worker
 from metadata.feed_operations import FedObjects, FollowLog
+from metadata.leadership.candidate import Candidate
 from metadata.leadership.leader_moves import MovePace
 from metadata.leadership.ranks import Ranks
 from metadata.log.log import MetadataLog

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
-from metadata.coordinator.candidate import Candidate
 from metadata.coordinator.coordinator import PartitionCoordinator
 from metadata.coordinator.metadata_partition import MetadataPartition
+from metadata.leadership.candidate import Candidate
 from metadata.log.local_log import LocalLogSettings, LocalMetadataLog
 from metadata.log.log import MetadataLog, MetadataRecordBatch
 from metadata.log.object_log import ObjectMetadataLog

@@ -50,6 +50,7 @@ def fuzzed(
             holds.__doc__,
             holds.__module__,
         )
+        vars(fuzz)["draws_for_a_time"] = True
         return fuzz
 
     return decorate

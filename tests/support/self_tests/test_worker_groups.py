@@ -6,14 +6,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.support.unit_tests import LONG
+from tests.support.unit_tests import LONG, LONG_AND_STEADY
 from tests.support.worker_groups import LONGEST_FIRST, _group
 
 FILES = {path.name for path in Path(__file__).parents[2].rglob("test_*.py")}
 
 
 def test_files_that_take_long_are_there() -> None:
-    assert LONG <= FILES
+    assert LONG | LONG_AND_STEADY <= FILES
+    assert not LONG & LONG_AND_STEADY
 
 
 def test_groups_that_come_first_are_kinds_or_files_that_are_there() -> None:

@@ -36,12 +36,12 @@ from metadata import operations as ops
 from metadata.clients.local_client import LocalClient
 from metadata.clients.routed_client import PeerAddress, RoutedClient
 from metadata.clients.wire_client import WireClient
-from metadata.coordinator.candidate import Candidate
 from metadata.coordinator.coordinator import PartitionCoordinator
 from metadata.coordinator.metadata_partition import MetadataPartition, Worker
 from metadata.coordinator.placement import Placement
 from metadata.coordinator.sinks import Sinks
 from metadata.coordinator.transactions import Transactions
+from metadata.leadership.candidate import Candidate
 from metadata.messages.codec import Operation
 from metadata.messages.shapes import Addressed
 from metadata.messages.sinks import COMMIT_SHARES_HERE
