@@ -10,7 +10,8 @@ A chunk may be sealed, whichever comes first:
 - when it is full (`wal.chunk.max.bytes`, `wal.chunk.max.batches`), or takes no more appends
 - early, when no chunk is under way from its seal to its answer, no Produce is half received, and
   the producers who were answered last have sent as many batches again, or had ANSWERED_S to do so
-  (those of large batches, which take long to build: pause for QUIET_S)
+  and pause for as long, within QUIET_S (those of large batches, which take long to build: pause for
+  QUIET_S)
 - early, in a pause: when no Produce arrived, whole or in part, in the last QUIET_S seconds, the
   chunk has `wal.commit.early.bytes`, and fewer than `wal.commit.early.chunks` are under way;
   a small one only if the budget lasts for as many as are under way then, all the time
@@ -29,7 +30,11 @@ would just miss a chunk that is sealed with the answer, and wait for two commits
 A client that sends several requests at once, and more when it has all answers, does not send after
 the answer to a part of them. So where other batches waited at an answer, those who did not send
 after it are awaited after the next one too; otherwise a round that was split once stays split.
-Nobody is awaited after a third: who has gone, or pauses, delays others twice by ANSWERED_S at most.
+Nobody is awaited after a third: who has gone, or pauses, delays others twice, by ANSWERED_S after
+the last of them, by QUIET_S at most.
+
+Why each that comes makes it longer: a client's requests come one behind the other, the fourth of an
+answer 1.2 ms after it. Sealed without that one, the round would be two objects.
 
 Why the budget must last: producers who are answered apart from each other stay apart. Were two
 small chunks under way where the budget lasts for one and a half in the time of an answer, each
@@ -191,7 +196,8 @@ class SealPolicy:
             return -math.inf
         if chunk.data_bytes >= _LARGE_BYTES:
             return max(self._awaited_until, chunk.appended_at + QUIET_S)
-        return self._awaited_until
+        began_at = max(chunk.opened_at, self._awaited_until - ANSWERED_S)
+        return max(self._awaited_until, min(chunk.appended_at + ANSWERED_S, began_at + QUIET_S))
 
     def _lasts_for(self, chunks: int) -> bool:
         """Whether the budget lasts for this number of chunks under way at any time."""

@@ -36,6 +36,8 @@ DIRECTORY_PUT_S, DIRECTORY_COMMIT_S = 1.2e-3, 1.4e-3
 """The same on a directory, with the metadata log beside it."""
 CLIENT_S = 0.5e-3
 """Until a producer that is answered sends again."""
+CLIENT_SPREAD = 2.4
+"""By which the last of four requests that were answered together comes later than the first."""
 _STORED_AHEAD = 2
 _ROUNDING_S = 1e-9
 
@@ -231,7 +233,7 @@ def paced(
             records, queues[partition] = queues[partition], []
             await broker.produce(len(records) * 1030 + 70)
             waits.extend(_now() - sent_at for sent_at in records)
-            await asyncio.sleep(CLIENT_S)
+            await asyncio.sleep(CLIENT_S * rng.uniform(1, CLIENT_SPREAD))
             busy.discard(partition)
             serve()
 

@@ -29,9 +29,10 @@ class Bed:
         under_way: int = 0,
         is_behind: bool = False,
         is_full: bool = False,
+        opened_at: float = 10.0,
     ) -> float:
-        """How long a chunk waits that was opened and appended to at 10 s."""
-        chunk = OpenChunk(10.0, 10.0, data_bytes, is_full)
+        """How long a chunk waits that was appended to at 10 s."""
+        chunk = OpenChunk(opened_at, 10.0, data_bytes, is_full)
         at = self.policy.seal_at(chunk, under_way=under_way, is_behind=is_behind)
         return max(at - 10.0, 0.0)
 
@@ -74,6 +75,25 @@ def test_producers_who_were_answered_have_a_moment_to_send_again() -> None:
     # What came before an answer does not count for it.
     bed.policy.answered(1, 10.0)
     assert bed.wait_s() == pytest.approx(ANSWERED_S)
+
+
+@pytest.mark.parametrize(
+    ("answered_s_ago", "opened_s_ago", "wait_s"),
+    [
+        (0.9 * ANSWERED_S, 0.0, ANSWERED_S),
+        # However many come: not for longer than QUIET_S after the answer, or the first of them.
+        (0.7 * QUIET_S, 0.1, 0.3 * QUIET_S),
+        (1.0, 0.7 * QUIET_S, 0.3 * QUIET_S),
+        (1.0, QUIET_S, 0.0),
+    ],
+)
+def test_the_rest_of_a_round_is_awaited_for_a_moment_after_each_that_came(
+    answered_s_ago: float, opened_s_ago: float, wait_s: float
+) -> None:
+    bed = Bed()
+    bed.policy.answered(4, 10.0 - answered_s_ago)
+    bed.policy.arrived(3)
+    assert bed.wait_s(opened_at=10.0 - opened_s_ago) == pytest.approx(wait_s)
 
 
 def answered_in_two_parts() -> Bed:

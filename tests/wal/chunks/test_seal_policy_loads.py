@@ -73,6 +73,12 @@ def test_a_round_that_was_split_is_one_object_from_the_next_on(
     assert [each.objects for each in rounds] == [2 if late(n) else 1 for n in range(200)]
 
 
+@pytest.mark.parametrize("requests", [2, 4, 8])
+def test_requests_that_a_client_sends_one_behind_the_other_are_one_object(requests: int) -> None:
+    rounds = in_step(ON_DIRECTORY, requests=lambda _: requests, rounds=100, jitter_s=1.2e-3)
+    assert sum(each.objects > 1 for each in rounds) <= 1 + 2  # The first, and what that splits.
+
+
 def test_a_round_that_grew_smaller_waits_for_nobody_else_from_the_third_on() -> None:
     def requests(number: int) -> int:
         return 4 if number == 0 else 2
