@@ -22,9 +22,13 @@ _bucket_numbers = itertools.count()
 def moto_endpoint() -> Iterator[str]:
     """The URL of a running moto server."""
     # Imported here: it takes seconds, and most test runs need no S3.
+    from moto import backends
     from moto.server import ThreadedMotoServer
 
     with pytest.MonkeyPatch.context() as environment:
+        # For each request moto looks which of its own directories there are.
+        modules = tuple(backends.list_of_moto_modules())
+        environment.setattr(backends, "list_of_moto_modules", lambda: modules)
         environment.setenv("AWS_ACCESS_KEY_ID", "test")
         environment.setenv("AWS_SECRET_ACCESS_KEY", "test-secret")
         environment.setenv("AWS_DEFAULT_REGION", "us-east-1")
