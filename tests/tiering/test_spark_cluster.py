@@ -12,6 +12,7 @@ from fake_broker import FakeBroker, FakeCoordinator
 from tiering_samples import SampleBatch, SampleRecord, plan_of, put_wal_object
 
 from tests.support.brokers.live_broker import LiveBroker
+from tests.support.clients.jvm import SHORT_RUN
 from tests.support.s3_servers import S3Server, on_one_server
 from tests.support.tiers.flights import PARTITIONS, produce_flights
 from tests.support.tiers.hadoop_aws import spark_conf_dir
@@ -21,7 +22,9 @@ from wal.stores.blocking_store import open_blocking_store
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 NOT_OPTIMISED = {
-    f"spark.{where}.extraJavaOptions": "-XX:TieredStopAtLevel=1" for where in ("driver", "executor")
+    "spark.executor.extraJavaOptions": " ".join(
+        option for option in SHORT_RUN if option != "-XX:+UseSerialGC"
+    )
 }
 """For JVMs that live for seconds. Another collector would leave executors too little memory."""
 BATCHES = [SampleBatch([SampleRecord(value=b"%d" % at)] * 50) for at in range(4)]

@@ -54,13 +54,20 @@ DEADLINE_S: Final = 240.0
 RESOLVE_DEADLINE_S: Final = 300.0
 """Tens of megabytes on a first run, over whatever line there is."""
 
-# Short runs on few cores: no optimising compiler, one collector thread, small heap. Warnings of the
-# clients go to standard error, where the tests look for them.
-_JAVA_OPTIONS: Final = (
-    "-Xmx256m",
+SHORT_RUN: Final = (
     "-XX:TieredStopAtLevel=1",
     "-XX:+UseSerialGC",
     "-Xshare:auto",
+    "-XX:+UnlockDiagnosticVMOptions",
+    "-XX:-BytecodeVerificationRemote",
+)
+"""For a JVM of a few seconds on few cores: no optimising compiler, one collector thread, and the
+classes of released jars are not verified, which is a tenth of what a start of Spark takes."""
+
+# Warnings of the clients go to standard error, where the tests look for them.
+_JAVA_OPTIONS: Final = (
+    *SHORT_RUN,
+    "-Xmx256m",
     "-Dfile.encoding=UTF-8",
     "-Duser.language=en",
     "-Duser.timezone=UTC",

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.support.brokers.live_broker import until
+from tests.support.clients.jvm import SHORT_RUN
 from tests.support.ports import own_port
 
 
@@ -54,7 +55,7 @@ def spark_cluster(directory: Path) -> Iterator[SparkCluster]:
     }
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     environment |= {"SPARK_DAEMON_MEMORY": "256m", "SPARK_LOCAL_IP": "127.0.0.1"}
-    environment |= {"SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+    environment |= {"SPARK_DAEMON_JAVA_OPTS": " ".join(SHORT_RUN)}
     with ExitStack() as cleanup:
         logs = []
         for name, arguments in commands.items():

@@ -37,7 +37,6 @@ def spark_connect_server(
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),
         "spark.driver.memory": "512m",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.ui.enabled": "false",
     }
     command = [spark_home() / "bin" / "spark-submit", "--class", CLASS, "--master", "local[2,2]"]

@@ -100,7 +100,6 @@ def main() -> None:
         "spark.driver.memory": "512m",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
     builder = SparkSession.builder
     for key, value in settings.items():

@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from tests.support.clients.jvm import (
     SCALA_VERSION,
+    SHORT_RUN,
     SOURCES,
     JavaProcess,
     java_command,
@@ -122,7 +123,7 @@ def spark_tables(catalogue_url: str) -> Iterator[SparkTables]:
         "spark.sql.catalog.lake.cache-enabled": "false",
     }
     command = [
-        *(java, "-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Duser.timezone=UTC"),
+        *(java, *SHORT_RUN, "-Xmx512m", "-Duser.timezone=UTC"),
         *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED),
         *("-cp", f"{jars.directory}/*", str(SOURCES / "spark" / "SqlLines.java")),
         *(f"{key}={value}" for key, value in settings.items()),
