@@ -37,8 +37,8 @@ BULK: Final = {"enable.idempotence": True, "linger.ms": 50}
 """What docs/clients.md tells librdkafka's users for bulk loads."""
 CALL_RECORDS: Final = 200
 """Records that a producer gives to one partition before the next: all have a batch waiting, to the
-end of the run. With 2,000 a few partitions had all of what was queued; librdkafka's thread polls
-without a pause while fewer than six have any, and a sixth of the run had less in flight."""
+end of the run. With 2,000 a few partitions had all of what was queued, and librdkafka's thread
+polls without a pause while fewer than six have any."""
 PRODUCED_BYTES: Final = 768 << 20
 ON_EITHER_LOG_BYTES: Final = 96 << 20
 REUSED: Final = {"wal.cache.max.bytes": 64 << 20}
