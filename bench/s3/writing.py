@@ -39,7 +39,8 @@ CALL_RECORDS: Final = 200
 """Records that a producer gives to one partition before the next: all have a batch waiting, to the
 end of the run. With 2,000 a few partitions had all of what was queued, and librdkafka's thread
 polls without a pause while fewer than six have any."""
-PRODUCED_BYTES: Final = 768 << 20
+PRODUCED_BYTES: Final = 1536 << 20
+"""The end of a run, when the producers have less and less in flight, is a small part of it."""
 ON_EITHER_LOG_BYTES: Final = 96 << 20
 REUSED: Final = {"wal.cache.max.bytes": 64 << 20}
 """Chunk files are written over from the start. What a directory of chunks takes while it grows is
