@@ -80,6 +80,8 @@ from metadata.messages.transactions import ADD_TO_TRANSACTION, JOIN_TRANSACTIONS
 from wal.clock import Clock
 from wal.disk import Disk
 
+_SILENCE_S_MIN: Final = 5.0
+"""A busy machine may keep a head from answering for seconds, and it costs all connections."""
 _CONNECTION_BITS: Final = 32
 """Of a connection's number; the life of its worker is above them."""
 
@@ -258,7 +260,7 @@ async def open_worker(
     taker.start()
     heavy = HeavyConnections(server, line.tell_load, clock=clock)
     run_until_stop(stack, tasks, heavy.tell_loads(), "load")
-    silence_s = config.coordinator.session_timeout_ms / 1000
+    silence_s = max(config.coordinator.session_timeout_ms / 1000, _SILENCE_S_MIN)
     run_until_stop(stack, tasks, line.end_in_silence(silence_s), "head-silence")
     run_until_stop(stack, tasks, heavy.give_up_when_asked(line.giving_up), "heavy-connections")
     parts = WorkerParts(
