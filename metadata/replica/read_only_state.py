@@ -30,7 +30,7 @@ from urllib.parse import quote
 from sqlalchemy import Connection, Engine
 
 from metadata.state.engines import engine_of
-from metadata.state.state_engines import run_in_transaction
+from metadata.state.state_connections import run_in_transaction
 from metadata.state.state_file import DATABASE_SUFFIXES
 from wal.errors import DisklessError, NotCoordinator, StorageFailed
 from wal.worker_threads import WorkerThreads

@@ -42,7 +42,7 @@ from metadata.state.image import (
     StoredTopic,
     load_sinks,
 )
-from metadata.state.state_engines import (
+from metadata.state.state_connections import (
     opened,
     pooled_engine,
     read_only_engine,

@@ -1,4 +1,4 @@
-"""How SQLAlchemy opens a state's file, and what SQLite's errors mean to who reads or writes it."""
+"""How a state's file is opened, and what SQLite's errors mean to who reads or writes it."""
 
 import sqlite3
 from collections.abc import Callable, Iterator
