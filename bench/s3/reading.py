@@ -200,6 +200,8 @@ def _run_tail(report: Report, bed: S3Bed) -> None:
             scan = _SPAWN.Process(target=_scan_again, args=(broker.bootstrap, records), daemon=True)
             scan.start()
             beside = _tail_p99_ms(broker)
+            if not scan.is_alive():
+                raise RuntimeError("the consumer of old data ended: nothing was beside the tail")
             scan.kill()
             scan.join()
     report.add(
