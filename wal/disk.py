@@ -74,13 +74,23 @@ def write_vectors(disk: Disk, fd: int, buffers: Sequence[Buffer], offset: int) -
     prefix may have been written.
     """
     for first in range(0, len(buffers), IOV_MAX):
-        vectors = list(buffers[first : first + IOV_MAX])
+        vectors = buffers[first : first + IOV_MAX]
         while vectors:
             written = disk.pwritev(fd, vectors, offset)
             offset += written
-            while vectors and written >= len(vectors[0]):
-                written -= len(vectors[0])
-                del vectors[0]
-            if written:
-                vectors[0] = memoryview(vectors[0])[written:]
+            vectors = _behind(vectors, written)
     return offset
+
+
+def _behind(vectors: Sequence[Buffer], written: int) -> Sequence[Buffer]:
+    """What is left of `vectors` behind their first `written` bytes."""
+    if written == sum(map(len, vectors)):
+        return ()
+    first = 0
+    while first < len(vectors) and written >= len(vectors[first]):
+        written -= len(vectors[first])
+        first += 1
+    left = list(vectors[first:])
+    if written:
+        left[0] = memoryview(left[0])[written:]
+    return left
