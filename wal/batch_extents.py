@@ -127,7 +127,9 @@ class BatchExtents(Columns[BatchExtent]):
     def run_starts(self) -> Int64s:
         """The places of batches whose partition is not that of the batch before."""
         of = self.partition_of
-        return np.flatnonzero(np.diff(of, prepend=-1))
+        is_start = np.ones(len(of), np.bool_)
+        np.not_equal(of[1:], of[:-1], out=is_start[1:])  # np.diff with a start takes 12 µs more.
+        return is_start.nonzero()[0]
 
     @property
     def last_sequence(self) -> Int64s:

@@ -53,7 +53,7 @@ from wal.batch_extents import BatchExtents
 from wal.coordinates import BatchExtent, TopicIdPartition
 from wal.errors import CorruptObject
 from wal.ulid import decode_ulid, encode_ulid
-from wal.wire.fields import FieldReader, sized_string, uvarint, zigzag
+from wal.wire.fields import FieldReader, sized_string, uvarint, uvarints
 
 NOTES_KEPT_MAX: Final = 256
 """Commits that wait for an object to carry them; a broker has one or a few per upload lane."""
@@ -198,25 +198,27 @@ def note_commit(
     That would be an appended batch that does not follow the one before it in its partition, or lies
     below the log's start, which no coordinator answers.
     """
+    batches = BatchExtents.of(extents)
+    record_counts = batches.record_count.tolist()
     runs: list[NotedRun] = []
     exceptions: dict[int, int] = {}
-    position = 0
-    for record_counts in _record_counts(extents):
-        run, expected = _NO_RUN, -1
-        for record_count in record_counts:
-            outcome = outcomes[position]
-            if outcome.exception is not None:
-                exceptions[position] = outcome.exception
-            else:
-                if expected < 0:
-                    run = NotedRun(*outcome[:3])
-                    if not 0 <= run.log_start_offset <= run.base_offset:
-                        return None
-                elif outcome[:2] != (expected, run.append_time_ms):
-                    return None
-                expected = outcome.base_offset + record_count
-            position += 1
-        runs.append(run)
+    # Where the next batch of the run must begin; -1 while none of it was appended.
+    place = expected = -1
+    for position, batch_place in enumerate(batches.partition_of.tolist()):
+        base_offset, append_time_ms, log_start_offset, exception = outcomes[position]
+        if batch_place != place:
+            place, expected = batch_place, -1
+            runs.append(_NO_RUN)
+        if exception is not None:
+            exceptions[position] = exception
+            continue
+        if expected < 0:
+            if not 0 <= log_start_offset <= base_offset:
+                return None
+            runs[-1] = NotedRun(base_offset, append_time_ms, log_start_offset)
+        elif base_offset != expected or append_time_ms != runs[-1].append_time_ms:
+            return None
+        expected = base_offset + record_counts[position]
     return CommitNote(ulid, runs, exceptions)
 
 
@@ -262,17 +264,14 @@ def encode_notes(notes: ObjectNotes) -> bytes:
     floors = notes.floors if any(floor is not None for floor in notes.floors) else ()
     if not notes.topics and not notes.commits and not floors:
         return b""
-    parts = [encode_topics(notes.topics), encode_commits(notes.commits)]
-    parts.append(uvarint(len(floors)))
+    numbers = [len(floors)]
     for floor in floors:
         if floor is None:
-            parts.append(b"\0")
+            numbers.append(0)
         else:
-            parts += (
-                uvarint(floor.high_watermark + 1, 64),
-                uvarint(floor.high_watermark - floor.log_start_offset, 64),
-            )
-    return b"".join(parts)
+            high_watermark, log_start_offset = floor
+            numbers += (high_watermark + 1, high_watermark - log_start_offset)
+    return b"".join((encode_topics(notes.topics), encode_commits(notes.commits), uvarints(numbers)))
 
 
 def encode_topics(topics: Mapping[UUID, TopicFacts]) -> bytes:
@@ -296,24 +295,23 @@ def encode_commits(commits: Sequence[CommitNote]) -> bytes:
     return b"".join(parts)
 
 
-def _committed(note: CommitNote) -> Iterator[bytes]:
+def _committed(note: CommitNote) -> tuple[bytes, bytes]:
     first = next((run.append_time_ms for run in note.runs if run.base_offset >= 0), 0)
-    yield _TIME.pack(first)
-    yield uvarint(len(note.runs))
-    for run in note.runs:
-        if run.base_offset < 0:
-            yield b"\0"
+    numbers = [len(note.runs)]
+    for base_offset, append_time_ms, log_start_offset in note.runs:
+        if base_offset < 0:
+            numbers.append(0)
             continue
-        delta = run.append_time_ms - first
-        yield uvarint(run.base_offset + 1, 64)
-        yield zigzag(delta)
-        yield uvarint(run.base_offset - run.log_start_offset, 64)
-    yield uvarint(len(note.exceptions))
+        delta = append_time_ms - first
+        # The middle one as zigzag.
+        numbers += (base_offset + 1, delta << 1 ^ delta >> 63, base_offset - log_start_offset)
+    numbers.append(len(note.exceptions))
     previous = 0
     for position, kind in sorted(note.exceptions.items()):
-        yield uvarint(position - previous)
-        yield bytes((kind,))
+        # A kind is a byte, and as such a varint.
+        numbers += (position - previous, kind)
         previous = position
+    return _TIME.pack(first), uvarints(numbers)
 
 
 def decode_notes(data: bytes, name: str) -> ObjectNotes:
