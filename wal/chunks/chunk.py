@@ -303,6 +303,8 @@ class ChunkWriter:
         threshold = self.append_threshold
         offset = self.data_bytes
         asked_before_ms = self.identity.opened_at_ms - NUMBER_AGE_MAX_MS
+        topic: UUID | None = None
+        topic_id = b""
         topic_ids: dict[bytes, UUID] = {}
         data: list[memoryview] = []
         rows: list[bytes] = []
@@ -310,15 +312,19 @@ class ChunkWriter:
             if asked_ms < asked_before_ms:
                 raise Overloaded("a batch of a transaction waited too long for a chunk")
             length = header.length_bytes
-            if payload.length_bytes > min(length, threshold):
+            size = payload.length_bytes
+            if size > length or size > threshold:
                 raise AppendTooLarge(
-                    f"{self.paths.data}: {payload.length_bytes} bytes for a batch of {length},"
+                    f"{self.paths.data}: {size} bytes for a batch of {length},"
                     f" {threshold} may be appended"
                 )
-            assert payload.length_bytes == length, "a batch is validated before it comes here"
+            assert size == length, "a batch is validated before it comes here"
             threshold -= length
-            topic_id = partition.topic_id.bytes
-            topic_ids[topic_id] = partition.topic_id
+            if partition.topic_id is not topic:
+                # Mostly that of the batch before; the bytes of a UUID are made by Python code.
+                topic = partition.topic_id
+                topic_id = topic.bytes
+                topic_ids[topic_id] = topic
             data += payload.views()
             rows.append(
                 BATCH_ROW.pack(

@@ -182,10 +182,11 @@ class ChunkBatches(Columns[ChunkEntry]):
         partition_of = np.zeros(len(rows), np.int64)
         np.cumsum(is_next, out=partition_of[1:])
         firsts = [0, *(np.flatnonzero(is_next) + 1).tolist()] if len(rows) else []
-        names = rows["topic_id"][firsts].tolist()
-        places = zip(names, indexes[firsts].tolist(), strict=True)
+        topics = [*self.topic_ids.values()] * len(firsts)
+        if len(self.topic_ids) > 1:
+            topics = [self.topic_ids[name] for name in rows["topic_id"][firsts].tolist()]
         return BatchExtents(
-            partitions=[TopicIdPartition(self.topic_ids[name], index) for name, index in places],
+            partitions=tuples(TopicIdPartition, topics, indexes[firsts].tolist()),
             partition_of=partition_of,
             byte_offset=byte_offset,
             **{name: self.numbers(name) for name in _SAME_NUMBERS},
