@@ -92,6 +92,16 @@ class _Call(NamedTuple):
     charged_bytes: int
 
 
+class _Group(NamedTuple):
+    """What one append takes."""
+
+    batches: Sequence[PendingBatch] = ()
+    data_bytes: int = 0
+
+
+_NOTHING: Final = _Group()
+
+
 class _Written(NamedTuple):
     """What one way to the thread brought."""
 
@@ -251,9 +261,12 @@ class WriteLoop:
                 try:
                     await self._drain(thread, must_seal=bool(flushes) or self._is_closing)
                     # What came during the append counts as arrived, so it belongs into the chunk.
-                    is_due = not self._queue and self._seal_at() <= self._clock.monotonic()
-                    if self._writer is not None and (flushes or self._is_closing or is_due):
-                        await self._write(thread, [], seals=True)
+                    if self._writer is not None and (
+                        flushes
+                        or self._is_closing
+                        or (not self._queue and self._seal_at() <= self._clock.monotonic())
+                    ):
+                        await self._write(thread, _NOTHING, seals=True)
                 except BaseException:
                     self._flushes += flushes
                     raise
@@ -296,11 +309,11 @@ class WriteLoop:
         self._is_alarmed = True
         self._wake.set()
 
-    def _seal_at(self, group: Sequence[PendingBatch] = (), *, is_full: bool = False) -> float:
+    def _seal_at(self, group: _Group = _NOTHING, *, is_full: bool = False) -> float:
         """When the open chunk may be sealed, with `group` in it."""
         writer, settings = self._writer, self._settings
         data_bytes = _bytes_of(writer, group)
-        count = len(group)
+        count = len(group.batches)
         opened_at = self._called_at
         if writer is not None:
             count += writer.batch_count
@@ -319,57 +332,56 @@ class WriteLoop:
         last_call = self._calls_queued
         while self._calls_taken < last_call:
             group, is_full = self._take_group()
-            if not group and not is_full:
+            if not group.batches and not is_full:
                 return
             seals = self._seal_at(group, is_full=is_full) <= self._clock.monotonic()
             seals |= is_full and must_seal
-            if not group and not seals:
+            if not group.batches and not seals:
                 return
             await self._write(thread, group, seals=seals)
 
-    def _take_group(self) -> tuple[list[PendingBatch], bool]:
+    def _take_group(self) -> tuple[_Group, bool]:
         """The calls that still fit into the open chunk, and whether the next one did not.
 
         A call that is larger than a whole chunk gets a chunk of its own.
         """
         settings = self._settings
         bytes_max = self._policy.bytes_max(self._clock.monotonic())
-        data_bytes = count = 0
+        before_bytes = count = 0
         if self._writer is not None:
             if not self._writer.is_appendable:
-                return [], True
-            data_bytes = self._writer.data_bytes
+                return _NOTHING, True
+            before_bytes = self._writer.data_bytes
             count = self._writer.batch_count
-        group: list[PendingBatch] = []
-        charged = 0
+        batches: list[PendingBatch] = []
+        charged = data_bytes = 0
         is_full = False
         while self._queue:
             call = self._queue[0]
-            data_bytes += call.data_bytes
             count += len(call.batches)
-            if (group or self._writer is not None) and (
-                data_bytes > bytes_max or count > settings.chunk_max_batches
+            if (batches or self._writer is not None) and (
+                before_bytes + data_bytes + call.data_bytes > bytes_max
+                or count > settings.chunk_max_batches
             ):
                 is_full = True
                 break
             self._queue.popleft()
             self._calls_taken += 1
-            group += call.batches
+            batches += call.batches
+            data_bytes += call.data_bytes
             charged += call.charged_bytes
         self._queued_bytes -= charged
-        self._queued_batches -= len(group)
-        return group, is_full
+        self._queued_batches -= len(batches)
+        return _Group(batches, data_bytes), is_full
 
-    async def _write(
-        self, thread: WorkerThreads, group: list[PendingBatch], *, seals: bool
-    ) -> None:
+    async def _write(self, thread: WorkerThreads, group: _Group, *, seals: bool) -> None:
         """Append `group`, and with `seals` seal the chunk and hand it over."""
         started = self._clock.monotonic()
         if self._writer is None:
             self._opened_at = started
         if seals:
             self._policy.sealed(started, _bytes_of(self._writer, group))
-        job = thread.begin(lambda: self._in_thread(group, seals))
+        job = thread.begin(lambda: self._in_thread(group.batches, seals))
         cancelled: asyncio.CancelledError | None = None
         try:
             written = await job.ended()
@@ -412,20 +424,21 @@ class WriteLoop:
             return _Written(writer, is_appended, None, refused, error)
         return _Written(writer, is_appended, chunk, refused, None)
 
-    def _settle(self, group: list[PendingBatch], written: _Written) -> None:
+    def _settle(self, group: _Group, written: _Written) -> None:
         """Each batch of an append is in the open chunk, or has failed."""
+        batches = group.batches
         if written.is_appended:
-            _release(group)
-            self._writer_batches += group
+            _release(batches)
+            self._writer_batches += batches
             self._appends += 1
-            self._batches += len(group)
-            self._bytes += _bytes_of(None, group)
+            self._batches += len(batches)
+            self._bytes += group.data_bytes
             if self._on_appended is not None:
-                self._on_appended(group)
-        elif group:
+                self._on_appended(batches)
+        elif batches:
             refused = written.refused or StorageFailed("the broker stopped while it wrote")
-            log.error("append failed", error=str(refused), batches=len(group))
-            self._fail(group, refused)
+            log.error("append failed", error=str(refused), batches=len(batches))
+            self._fail(batches, refused)
 
     async def _hand_over(self, chunk: SealedChunk | None, error: BaseException | None) -> None:
         """Hand over what is sealed, or tell its batches why it is not."""
@@ -485,9 +498,8 @@ def _append_to(
     return writer
 
 
-def _bytes_of(writer: ChunkWriter | None, group: Sequence[PendingBatch]) -> int:
-    own = 0 if writer is None else writer.data_bytes
-    return own + sum([batch.header.length_bytes for batch in group])
+def _bytes_of(writer: ChunkWriter | None, group: _Group) -> int:
+    return group.data_bytes + (0 if writer is None else writer.data_bytes)
 
 
 def _release(batches: Sequence[PendingBatch]) -> None:
