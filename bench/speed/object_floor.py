@@ -10,7 +10,7 @@ Python cannot go below, and the distance to `small_object_cpu_ms` is what the br
 import os
 import time
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from sqlalchemy import create_engine
 
@@ -25,7 +25,7 @@ _WINDOW_BYTES: Final = 64
 
 
 class ObjectFloor:
-    """The files of one broker that does nothing else."""
+    """The files of one broker that does nothing else; closed by its `with`."""
 
     def __init__(self, directory: Path) -> None:
         self._objects = directory / "objects"
@@ -37,10 +37,11 @@ class ObjectFloor:
             path.touch()
         self._log = os.open(directory / "log", os.O_RDWR | os.O_CREAT)
         self._log_index = os.open(directory / "log.index", os.O_RDWR | os.O_CREAT)
-        engine = create_engine(f"sqlite:///{directory / 'state.db'}")
-        with engine.begin() as connection:
+        self._engine = create_engine(f"sqlite:///{directory / 'state.db'}")
+        with self._engine.begin() as connection:
             schema.SCHEMA.create_all(connection)
-        driver = engine.raw_connection().driver_connection
+        self._connection = self._engine.raw_connection()
+        driver = self._connection.driver_connection
         assert driver is not None
         self._state = driver
         self._state.isolation_level = None
@@ -48,6 +49,16 @@ class ObjectFloor:
             self._state.execute(f"PRAGMA {pragma}").close()
         self._batch = os.urandom(BATCH_BYTES)
         self._done = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # SQLite has its index of the WAL mapped: who cut that file would end this process.
+        self._connection.close()
+        self._engine.dispose()
+        os.close(self._log)
+        os.close(self._log_index)
 
     def run(self, objects: int) -> float:
         """Processor seconds of so many objects, one after the other."""

@@ -61,8 +61,7 @@ def run_small_objects(report: Report) -> None:
     note = f"least of {len(runs)} runs, {least.objects / ROUNDS:.2f} objects a round"
     report.add("small_object_cpu_ms", least.cpu_ms_per_object, "ms", note=note)
     report.add("small_object_waits", min(run.waits_per_object for run in runs))
-    with fresh_directory() as directory:
-        floor = ObjectFloor(directory)
+    with fresh_directory() as directory, ObjectFloor(directory) as floor:
         floor.run(WARM_UP_ROUNDS)
         least_s = min(floor.run(ROUNDS) / ROUNDS for _ in range(RUNS))
     report.add("small_object_floor_ms", least_s * 1e3, "ms", note="its durable work alone")

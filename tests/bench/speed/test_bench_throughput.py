@@ -79,7 +79,8 @@ def test_several_runs_are_a_median_with_a_range(tmp_path: Path) -> None:
 
 
 def test_the_floor_of_an_object_writes_each_of_its_parts(tmp_path: Path) -> None:
-    assert ObjectFloor(tmp_path).run(2) > 0
+    with ObjectFloor(tmp_path) as floor:
+        assert floor.run(2) > 0
     objects = [(tmp_path / "objects" / str(number)).stat().st_size for number in range(2)]
     assert min(objects) > BATCHES * BATCH_BYTES
     assert (tmp_path / "log").stat().st_size > 0
