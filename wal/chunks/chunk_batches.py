@@ -26,11 +26,11 @@ import numpy.typing as npt
 from wal.batch_extents import BatchExtents
 from wal.columns import Columns, Int64s, Rows, row_type, tuples
 from wal.coordinates import NO_TRANSACTION, BatchExtent, TopicIdPartition
-from wal.crc import crc32c
+from wal.crc import crc32c, crc32c_of
 from wal.errors import CorruptChunk
 from wal.private_copy import BLOCK_BYTES, aligned_buffer
 from wal.records.crc_columns import crc32c_of_pieces, crc32c_of_rows
-from wal.records.record_batch import CRC_START, LENGTH_PREFIX_BYTES, MAGIC_V2
+from wal.records.record_batch import CRC_START, LENGTH_PREFIX_BYTES, MAGIC_V2, header_bytes
 
 INDEX_ENTRY: Final = struct.Struct(">16siQIiIqqihBxqq")
 assert INDEX_ENTRY.size == 80
@@ -52,7 +52,6 @@ _SAME_NUMBERS: Final = BatchExtent._fields[2:]
 
 READ_BYTES_MAX: Final = 1 << 20
 """The buffer of one upload; also the largest piece of an object's body."""
-_WANTED_FIELDS: Final = ("byte_offset", "length_bytes", "leader_epoch", "crc")
 
 _HEAD: Final = struct.Struct(">qiibI")
 assert _HEAD.size == CRC_START
@@ -205,6 +204,10 @@ class ChunkBatches(Columns[ChunkEntry]):
         entries["byte_offset"] = byte_offset
         return entries.tobytes()
 
+    def wanted(self) -> "list[Wanted]":
+        """What the bytes of each batch are checked by."""
+        return tuples(Wanted, *[self.rows[name].tolist() for name in Wanted._fields])
+
     def crc32c_between(self, header: bytes, footer: bytes) -> int:
         """CRC32C of `header`, the bytes of the batches back to back and `footer`.
 
@@ -253,13 +256,25 @@ class DataFile(Protocol):
     def pread_into(self, buffer: memoryview, offset: int) -> int: ...
 
 
-class _Wanted(NamedTuple):
-    """What `read_checked` must know of a batch."""
+class Wanted(NamedTuple):
+    """What is known of a batch that is to be read: fields of its row."""
 
-    offset: int
+    byte_offset: int
+    """In .data."""
     length_bytes: int
     leader_epoch: int
     crc: int
+
+
+def check_fragments(payload: Sequence[memoryview], wanted: Wanted, path: str) -> None:
+    """Check a batch that lies in a fragment chain. Raises: CorruptChunk naming `path`."""
+    _, length, leader_epoch, crc = wanted
+    if (
+        sum(map(len, payload)) != length
+        or header_bytes(payload)[:CRC_START] != head_of(length, leader_epoch, crc)
+        or crc32c_of(payload, CRC_START) != crc
+    ):
+        raise _rotten(path, wanted)
 
 
 def read_checked(
@@ -272,9 +287,8 @@ def read_checked(
     larger than the buffer comes in several pieces, and the check of its end raises before the last
     one. Raises: CorruptChunk.
     """
-    fields = [batches.rows[name].tolist() for name in _WANTED_FIELDS]
-    wanted = tuples(_Wanted, *fields)
-    total = len(header) + sum(fields[1]) + len(footer)
+    wanted = batches.wanted()
+    total = len(header) + sum([batch.length_bytes for batch in wanted]) + len(footer)
     buffer = aligned_buffer(min(READ_BYTES_MAX, total))
     filled = len(header)
     buffer[:filled] = header
@@ -314,10 +328,10 @@ def _whole_blocks(buffer: memoryview, filled: int) -> Generator[memoryview, None
     return filled - whole
 
 
-def _read_small(data: DataFile, path: str, wanted: Sequence[_Wanted], buffer: memoryview) -> None:
+def _read_small(data: DataFile, path: str, wanted: Sequence[Wanted], buffer: memoryview) -> None:
     """Fill `buffer` with `wanted`, one read per run of neighbours in the file, and check them."""
     filled = run_start = 0
-    run_offset = wanted[0].offset
+    run_offset = wanted[0].byte_offset
     for offset, length, _, _ in wanted:
         if offset != run_offset + filled - run_start:
             _read_exactly(data, path, buffer[run_start:filled], run_offset)
@@ -334,7 +348,7 @@ def _read_small(data: DataFile, path: str, wanted: Sequence[_Wanted], buffer: me
 
 
 def _read_large(
-    data: DataFile, path: str, batch: _Wanted, buffer: memoryview, filled: int
+    data: DataFile, path: str, batch: Wanted, buffer: memoryview, filled: int
 ) -> Generator[memoryview, None, int]:
     """A batch larger than the buffer, which holds `filled` bytes; returns those left in it."""
     offset, length, leader_epoch, expected = batch
@@ -368,5 +382,5 @@ def _read_exactly(data: DataFile, path: str, buffer: memoryview, offset: int) ->
         raise CorruptChunk(f"{path}: ends before byte {offset + len(buffer)}")
 
 
-def _rotten(path: str, batch: _Wanted) -> CorruptChunk:
-    return CorruptChunk(f"{path}: the batch at byte {batch.offset} fails its CRC")
+def _rotten(path: str, batch: Wanted) -> CorruptChunk:
+    return CorruptChunk(f"{path}: the batch at byte {batch.byte_offset} fails its CRC")

@@ -18,13 +18,17 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, Self
 
+import structlog
+
 from wal.chunks.chunk import COMMITTED, ChunkIdentity, ChunkPaths, encode_record
-from wal.chunks.chunk_batches import ChunkBatches
+from wal.chunks.chunk_batches import ChunkBatches, read_checked
 from wal.chunks.wal_object import WalObjectPlan, plan_wal_object
 from wal.coordinates import ObjectKey
 from wal.crc import crc32c
 from wal.errors import CorruptChunk, OutOfBounds, StorageFailed
 from wal.fd_cache import FdHandle
+
+log = structlog.get_logger(__name__)
 
 COMMITTED_CONTENT: Final = struct.Struct(">I4sQ")
 assert COMMITTED_CONTENT.size == 16
@@ -288,3 +292,33 @@ class SealedChunk:
             length -= size
             index += 1
         return pieces
+
+
+def find_damaged(chunk: SealedChunk) -> Sequence[int]:
+    """Read all of a chunk and find what must be left out of its object; blocks.
+
+    Returns arrival positions, ascending: batches that fail their CRCs or cannot be read, and behind
+    each of them what the same idempotent producer has on the same partition.
+    None at all when the file cannot be opened now, for then nothing is known of it.
+    """
+    damaged: list[int] = []
+    broken: set[tuple[object, int]] = set()
+    try:
+        data = chunk.open_data()
+    except StorageFailed as error:
+        log.warning("chunk not readable now", path=chunk.data_path, error=str(error))
+        return ()
+    with data:
+        for position, entry in enumerate(chunk.batches):
+            producer = (entry.partition, entry.producer_id)
+            if producer in broken:
+                damaged.append(position)
+                continue
+            try:
+                for _ in read_checked(data, chunk.data_path, ChunkBatches.of([entry])):
+                    pass
+            except CorruptChunk:
+                damaged.append(position)
+                if entry.producer_id >= 0:
+                    broken.add(producer)
+    return damaged

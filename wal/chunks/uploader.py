@@ -13,7 +13,8 @@ chunk files, so an outage of the store fills a local disk up to that limit, and 
 
 Where the store takes puts in a thread, a small chunk is put by the one that sealed it while nothing
 else is under way (`put_at_once`): a hand-over less, and what is appended meanwhile would only wait
-for this chunk. If that fails, it is uploaded like any other.
+for this chunk. Where all of it came in one append, its batches are still in memory and are not read
+back. If that fails, it is uploaded like any other.
 
 What happens to a chunk:
 
@@ -48,10 +49,10 @@ from typing import Final, NamedTuple, Protocol
 
 import structlog
 
-from wal.chunks.chunk_batches import ChunkBatches, read_checked
+from wal.chunks.buffer import FragmentChain
 from wal.chunks.chunk_directory import ChunkDirectory
-from wal.chunks.sealed_chunk import SealedChunk
-from wal.chunks.wal_object import WalObjectBody
+from wal.chunks.sealed_chunk import SealedChunk, find_damaged
+from wal.chunks.wal_object import FreshObjectBody, WalObjectBody
 from wal.chunks.wal_settings import WalSettings
 from wal.clock import Clock
 from wal.errors import (
@@ -64,7 +65,7 @@ from wal.errors import (
     StorageFailed,
 )
 from wal.failpoint import FailpointError, failpoint
-from wal.stores.object_store import ObjectStore, ThreadPuts
+from wal.stores.object_store import ObjectBody, ObjectStore, ThreadPuts
 from wal.stores.second_puts import SecondPuts
 from wal.worker_threads import WorkerThreads
 
@@ -219,14 +220,26 @@ class Uploader:
         else:
             self._to_upload.put_nowait(entry)
 
-    def put_at_once(self, chunk: SealedChunk, abandoned: Callable[[], bool]) -> None:
-        """Store a small chunk before `submit` if nothing is under way; blocks its thread."""
+    def put_at_once(
+        self,
+        chunk: SealedChunk,
+        abandoned: Callable[[], bool],
+        payloads: Sequence[FragmentChain] = (),
+    ) -> None:
+        """Store a small chunk before `submit` if nothing is under way; blocks its thread.
+
+        `payloads` are its batches in arrival order, where all of them are in memory still.
+        """
         puts = self._thread_puts
         if puts is None or self._lane or chunk.data_bytes > PUT_AT_ONCE_BYTES_MAX:
             return
         failpoint("upload.before_put")
+        plan = chunk.plan
+        body: ObjectBody = WalObjectBody(chunk, plan)
+        if payloads:
+            body = FreshObjectBody(plan, payloads, chunk.data_path)
         try:
-            puts.put_in_thread(chunk.object_key, WalObjectBody(chunk, chunk.plan), abandoned)
+            puts.put_in_thread(chunk.object_key, body, abandoned)
         except FailpointError:
             raise
         except DisklessError as error:
@@ -468,33 +481,3 @@ class Uploader:
             )
         self.waiting_bytes = self._waiting_chunks = 0
         self._left.set()
-
-
-def find_damaged(chunk: SealedChunk) -> Sequence[int]:
-    """Read all of a chunk and find what must be left out of its object; blocks.
-
-    Returns arrival positions, ascending: batches that fail their CRCs or cannot be read, and behind
-    each of them what the same idempotent producer has on the same partition.
-    None at all when the file cannot be opened now, for then nothing is known of it.
-    """
-    damaged: list[int] = []
-    broken: set[tuple[object, int]] = set()
-    try:
-        data = chunk.open_data()
-    except StorageFailed as error:
-        log.warning("chunk not readable now", path=chunk.data_path, error=str(error))
-        return ()
-    with data:
-        for position, entry in enumerate(chunk.batches):
-            producer = (entry.partition, entry.producer_id)
-            if producer in broken:
-                damaged.append(position)
-                continue
-            try:
-                for _ in read_checked(data, chunk.data_path, ChunkBatches.of([entry])):
-                    pass
-            except CorruptChunk:
-                damaged.append(position)
-                if entry.producer_id >= 0:
-                    broken.add(producer)
-    return damaged

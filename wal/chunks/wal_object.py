@@ -57,6 +57,7 @@ from typing import Final, NamedTuple, Protocol, Self
 import numpy as np
 
 from wal.batch_extents import BatchExtents
+from wal.chunks.buffer import FragmentChain
 from wal.chunks.chunk import ChunkIdentity
 from wal.chunks.chunk_batches import (
     INDEX_ENTRY,
@@ -65,6 +66,7 @@ from wal.chunks.chunk_batches import (
     ChunkBatches,
     ChunkEntry,
     DataFile,
+    check_fragments,
     read_checked,
 )
 from wal.chunks.object_notes import NO_NOTES, ObjectNotes, decode_notes
@@ -198,6 +200,36 @@ class WalObjectBody:
             yield from read_checked(
                 data, self._chunk.data_path, plan.batches, plan.header, plan.footer
             )
+
+
+class FreshObjectBody:
+    """An `ObjectBody` of batches that are still in the memory they were received into.
+
+    They were appended a moment ago by the thread that puts them now. To read an object of four
+    batches back from its chunk takes 50 µs more. Each batch is checked against what its chunk says
+    of it, as those that are read back are: what was written over meanwhile is not stored.
+    """
+
+    def __init__(self, plan: WalObjectPlan, payloads: Sequence[FragmentChain], path: str) -> None:
+        """`payloads` are all batches of the chunk in arrival order; `path` names it in errors."""
+        self._plan = plan
+        self._payloads = payloads
+        self._path = path
+
+    @property
+    def length_bytes(self) -> int:
+        return self._plan.object_bytes
+
+    def fragments(self) -> list[Buffer]:
+        """Raises: CorruptChunk."""
+        plan = self._plan
+        found: list[Buffer] = [plan.header]
+        for position, expected in zip(plan.positions, plan.batches.wanted(), strict=True):
+            views = self._payloads[position].views()
+            check_fragments(views, expected, self._path)
+            found += views
+        found.append(plan.footer)
+        return found
 
 
 class WalObjectHeader(NamedTuple):

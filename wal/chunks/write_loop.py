@@ -39,6 +39,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
+from wal.chunks.buffer import FragmentChain
 from wal.chunks.chunk import ChunkWriter, PendingBatch
 from wal.chunks.chunk_directory import ChunkDirectory
 from wal.chunks.seal_policy import Arrivals, OpenChunk, SealPolicy
@@ -63,6 +64,7 @@ log = structlog.get_logger(__name__)
 
 OnSealed = Callable[[SealedChunk], Awaitable[None]]
 OnAppended = Callable[[Sequence[PendingBatch]], None]
+PutAtOnce = Callable[[SealedChunk, Callable[[], bool], Sequence[FragmentChain]], None]
 OnFailed = Callable[[Sequence[PendingBatch], DisklessError], None]
 
 _TIMER_S_MIN: Final = 1e-3
@@ -84,19 +86,12 @@ class WriteLoopStatistics(NamedTuple):
     """Calls of `append_nowait` refused because the queue was full."""
 
 
-class _Call(NamedTuple):
-    """The batches of one `append_nowait`."""
-
-    batches: Sequence[PendingBatch]
-    data_bytes: int
-    charged_bytes: int
-
-
 class _Group(NamedTuple):
-    """What one append takes."""
+    """The batches of one `append_nowait`, or of one append."""
 
     batches: Sequence[PendingBatch] = ()
     data_bytes: int = 0
+    charged_bytes: int = 0
 
 
 _NOTHING: Final = _Group()
@@ -131,7 +126,7 @@ class WriteLoop:
         arrivals: Arrivals | None = None,
         under_way: Callable[[], int] = lambda: 0,
         is_behind: Callable[[], bool] = lambda: False,
-        put_at_once: Callable[[SealedChunk, Callable[[], bool]], None] = lambda *_: None,
+        put_at_once: PutAtOnce = lambda *_: None,
     ) -> None:
         """`on_failed` and `on_appended` are called on the event loop and must not raise.
 
@@ -149,7 +144,7 @@ class WriteLoop:
         self._is_cancelled = False
         self._put_at_once = put_at_once
         self._policy = SealPolicy(settings, arrivals or Arrivals())
-        self._queue: deque[_Call] = deque()
+        self._queue: deque[_Group] = deque()
         self._queued_bytes = 0
         self._queued_batches = 0
         self._calls_queued = 0
@@ -204,7 +199,7 @@ class WriteLoop:
         if self._queued_bytes and self._queued_bytes + charged > limit:
             self._overloaded += 1
             raise Overloaded(f"{self._queued_bytes} bytes wait to be written, {limit} may")
-        self._queue.append(_Call(batches, data_bytes, charged))
+        self._queue.append(_Group(batches, data_bytes, charged))
         self._calls_queued += 1
         self._queued_bytes += charged
         self._queued_batches += len(batches)
@@ -261,11 +256,7 @@ class WriteLoop:
                 try:
                     await self._drain(thread, must_seal=bool(flushes) or self._is_closing)
                     # What came during the append counts as arrived, so it belongs into the chunk.
-                    if self._writer is not None and (
-                        flushes
-                        or self._is_closing
-                        or (not self._queue and self._seal_at() <= self._clock.monotonic())
-                    ):
+                    if self._writer is not None and (flushes or self._is_closing or self._is_due()):
                         await self._write(thread, _NOTHING, seals=True)
                 except BaseException:
                     self._flushes += flushes
@@ -309,13 +300,16 @@ class WriteLoop:
         self._is_alarmed = True
         self._wake.set()
 
+    def _is_due(self) -> bool:
+        return not self._queue and self._seal_at() <= self._clock.monotonic()
+
     def _seal_at(self, group: _Group = _NOTHING, *, is_full: bool = False) -> float:
         """When the open chunk may be sealed, with `group` in it."""
         writer, settings = self._writer, self._settings
-        data_bytes = _bytes_of(writer, group)
-        count = len(group.batches)
+        data_bytes, count = group.data_bytes, len(group.batches)
         opened_at = self._called_at
         if writer is not None:
+            data_bytes += writer.data_bytes
             count += writer.batch_count
             opened_at = self._opened_at
             is_full |= not writer.is_appendable
@@ -372,15 +366,17 @@ class WriteLoop:
             charged += call.charged_bytes
         self._queued_bytes -= charged
         self._queued_batches -= len(batches)
-        return _Group(batches, data_bytes), is_full
+        return _Group(batches, data_bytes, charged), is_full
 
     async def _write(self, thread: WorkerThreads, group: _Group, *, seals: bool) -> None:
         """Append `group`, and with `seals` seal the chunk and hand it over."""
-        started = self._clock.monotonic()
+        started, data_bytes = self._clock.monotonic(), group.data_bytes
         if self._writer is None:
             self._opened_at = started
+        else:
+            data_bytes += self._writer.data_bytes
         if seals:
-            self._policy.sealed(started, _bytes_of(self._writer, group))
+            self._policy.sealed(started, data_bytes)
         job = thread.begin(lambda: self._in_thread(group.batches, seals))
         cancelled: asyncio.CancelledError | None = None
         try:
@@ -413,13 +409,14 @@ class WriteLoop:
                     is_appended = True
                     failpoint("chunk.after_append")
             if seals and writer is not None:
-                tokens = [batch.token for batch in self._writer_batches]
-                if is_appended:
-                    tokens += [batch.token for batch in group]
+                batches = [*self._writer_batches, *(group if is_appended else ())]
+                # The payloads of earlier appends were released.
+                is_fresh = not self._writer_batches
                 sealing, writer = writer, None
-                chunk = self._directory.seal(sealing, tokens)
+                chunk = self._directory.seal(sealing, [batch.token for batch in batches])
                 if chunk is not None:
-                    self._put_at_once(chunk, lambda: self._is_cancelled)
+                    payloads = [batch.payload for batch in batches] if is_fresh else ()
+                    self._put_at_once(chunk, lambda: self._is_cancelled, payloads)
         except BaseException as error:
             return _Written(writer, is_appended, None, refused, error)
         return _Written(writer, is_appended, chunk, refused, None)
@@ -428,7 +425,8 @@ class WriteLoop:
         """Each batch of an append is in the open chunk, or has failed."""
         batches = group.batches
         if written.is_appended:
-            _release(batches)
+            for batch in batches:
+                batch.payload.release()
             self._writer_batches += batches
             self._appends += 1
             self._batches += len(batches)
@@ -461,7 +459,8 @@ class WriteLoop:
             failpoint("chunk.after_seal")
 
     def _fail(self, batches: Sequence[PendingBatch], error: DisklessError) -> None:
-        _release(batches)
+        for batch in batches:
+            batch.payload.release()
         self._batches_failed += len(batches)
         self._on_failed(batches, error)
 
@@ -486,25 +485,14 @@ def _append_to(
     writer: ChunkWriter | None, directory: ChunkDirectory, group: Sequence[PendingBatch]
 ) -> ChunkWriter:
     """Append to the open chunk, or to a new one, which is not left behind when that fails."""
-    is_new = writer is None
-    if writer is None:
-        writer = directory.open_chunk()
+    opened = writer or directory.open_chunk()
     try:
-        writer.append(group)
+        opened.append(group)
     except BaseException:
-        if is_new:
-            directory.seal(writer, ())  # Nothing is in it: this removes its files.
+        if writer is None:
+            directory.seal(opened, ())  # Nothing is in it: this removes its files.
         raise
-    return writer
-
-
-def _bytes_of(writer: ChunkWriter | None, group: _Group) -> int:
-    return group.data_bytes + (0 if writer is None else writer.data_bytes)
-
-
-def _release(batches: Sequence[PendingBatch]) -> None:
-    for batch in batches:
-        batch.payload.release()
+    return opened
 
 
 def _stopped() -> CommitOutcomeUnknown:
