@@ -24,6 +24,10 @@ WAL_SHARDS: Final = 256
 _WAL_OBJECT_KEY: Final = re.compile(rf"{WAL_PREFIX}[0-9a-f]{{2}}/[0-7][{_ALPHABET}]{{25}}")
 
 
+_PAIRS: Final = [first + second for first in _ALPHABET for second in _ALPHABET]
+_CHARS: Final = frozenset(_ALPHABET)
+_DIGITS: Final = str.maketrans(_ALPHABET, "0123456789abcdefghijklmnopqrstuv")
+
 _RANDOM_BITS: Final = 80
 _ULID_BITS: Final = 128
 
@@ -53,16 +57,12 @@ def encode_ulid(value: int) -> str:
     """The 26 characters of a number of 128 bits. Raises ValueError when it has more."""
     if not 0 <= value < 1 << _ULID_BITS:
         raise ValueError(f"{value} does not fit a ULID")
-    return "".join(_ALPHABET[(value >> shift) & 31] for shift in range(125, -1, -5))
+    return "".join([_PAIRS[(value >> shift) & 1023] for shift in range(120, -1, -10)])
 
 
 def decode_ulid(ulid: str) -> int:
     """The inverse of `encode_ulid`. Raises ValueError when `ulid` is not a ULID."""
-    if len(ulid) != ULID_CHARS:
-        raise ValueError(f"a ULID has {ULID_CHARS} characters: {ulid!r}")
-    value = 0
-    for char in ulid:
-        value = value << 5 | _ALPHABET.index(char)
+    value = _number(ulid, ULID_CHARS)
     if value >> _ULID_BITS:
         raise ValueError(f"{ulid!r} is more than {_ULID_BITS} bits")
     return value
@@ -70,12 +70,17 @@ def decode_ulid(ulid: str) -> int:
 
 def ulid_timestamp_ms(ulid: str) -> int:
     """When `ulid` was minted. Raises ValueError when it is not a ULID."""
+    return _number(ulid, _TIME_CHARS)
+
+
+def _number(ulid: str, chars: int) -> int:
+    """The first `chars` of a ULID as a number; Python's own digits of base 32 are others."""
     if len(ulid) != ULID_CHARS:
         raise ValueError(f"a ULID has {ULID_CHARS} characters: {ulid!r}")
-    value = 0
-    for char in ulid[:_TIME_CHARS]:
-        value = value << 5 | _ALPHABET.index(char)
-    return value
+    start = ulid[:chars]
+    if not _CHARS.issuperset(start):
+        raise ValueError(f"{ulid!r} has characters that no ULID has")
+    return int(start.translate(_DIGITS), 32)
 
 
 def minted_ms(key: str) -> int:

@@ -23,7 +23,6 @@ import structlog
 from wal.chunks.chunk import COMMITTED, ChunkIdentity, ChunkPaths, encode_record
 from wal.chunks.chunk_batches import ChunkBatches, read_checked
 from wal.chunks.wal_object import WalObjectPlan, plan_wal_object
-from wal.coordinates import ObjectKey
 from wal.crc import crc32c
 from wal.errors import CorruptChunk, OutOfBounds, StorageFailed
 from wal.fd_cache import FdHandle
@@ -113,6 +112,7 @@ class SealedChunk:
     ) -> None:
         self.paths = paths
         self.identity = identity
+        self.object_key: Final = identity.object_key
         self.tokens = list(tokens)
         self.data_bytes = data_bytes
         self.index_bytes = index_bytes
@@ -124,17 +124,11 @@ class SealedChunk:
         self._books = books
         self._batches = batches
         self._notes = notes
-        self._plan: WalObjectPlan | None = None
+        self._plan = plan
         self._map: ObjectMap | None = None
-        if plan is not None:
-            self._set_plan(plan)
         self._lock = threading.Lock()
         self.readers = 0
         self.is_gone = False
-
-    @property
-    def object_key(self) -> ObjectKey:
-        return self.identity.object_key
 
     @property
     def data_path(self) -> str:
@@ -172,8 +166,7 @@ class SealedChunk:
             if self._plan is None:
                 if self.is_committed:
                     raise ValueError(f"{self.object_key} is committed, its plan was dropped")
-                self._set_plan(self._lay_out())
-            assert self._plan is not None
+                self._plan = self._lay_out()
             return self._plan
 
     def exclude(self, positions: Collection[int]) -> None:
@@ -182,7 +175,8 @@ class SealedChunk:
         For batches that were found damaged before anything was uploaded under this chunk's key.
         """
         with self._lock:
-            self._set_plan(self._lay_out(positions))
+            self._plan = self._lay_out(positions)
+            self._map = None
 
     def tokens_in(self, plan: WalObjectPlan) -> Sequence[Any]:
         """The tokens of the plan's extents, in the object's order."""
@@ -237,8 +231,7 @@ class SealedChunk:
     def forget_plan(self) -> None:
         """Committed: keep what reading needs, drop what only the upload and the commit needed."""
         with self._lock:
-            if self._map is None:
-                self._set_plan(self._lay_out())
+            self._map = self._mapped()
             self.is_committed = True
             self._plan = None
             self._batches = _NO_BATCHES
@@ -248,9 +241,13 @@ class SealedChunk:
     def _lay_out(self, excluded: Collection[int] = ()) -> WalObjectPlan:
         return plan_wal_object(self.identity, self._batches, excluded=excluded, notes=self._notes)
 
-    def _set_plan(self, plan: WalObjectPlan) -> None:
-        self._plan = plan
-        self._map = ObjectMap.of(plan)
+    def _mapped(self) -> ObjectMap:
+        """The map, made when first asked for; under the lock."""
+        if self._map is None:
+            if self._plan is None:
+                self._plan = self._lay_out()
+            self._map = ObjectMap.of(self._plan)
+        return self._map
 
     def _load_together(self, data: FdHandle, pieces: Sequence[tuple[int, int]]) -> None:
         try:
@@ -268,11 +265,8 @@ class SealedChunk:
 
     def _extents_of(self, start: int, length: int) -> Sequence[tuple[int, int]]:
         """(offset in .data, size) of each piece of an object range, neighbours merged."""
-        if self._map is None:
-            self.plan  # noqa: B018 - lays out the object
-        found = self._map
-        assert found is not None
-        object_offsets, data_offsets = found
+        with self._lock:
+            object_offsets, data_offsets = self._mapped()
         if start < object_offsets[0] or length < 0 or start + length > object_offsets[-1]:
             raise OutOfBounds(
                 f"{self.object_key}: bytes [{start}, {start + length}) are not within its batches,"
