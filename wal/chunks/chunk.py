@@ -221,7 +221,7 @@ class ChunkPaths(NamedTuple):
 
     @classmethod
     def of(cls, directory: Path, number: int) -> Self:
-        stem = str(directory / f"chunk-{number:06d}")
+        stem = f"{directory}/chunk-{number:06d}"
         return cls(number, f"{stem}.data", f"{stem}.idx")
 
     @property

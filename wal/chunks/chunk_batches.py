@@ -158,7 +158,7 @@ class ChunkBatches(Columns[ChunkEntry]):
         rows = self.rows
         indexes = rows["partition"].astype(np.int32)
         if len(self.topic_ids) == 1:
-            order = np.argsort(indexes, kind="stable")
+            order = indexes.argsort(kind="stable")
         else:
             order = np.lexsort((indexes, *self._topic_halves()))
         if excluded:
@@ -179,7 +179,7 @@ class ChunkBatches(Columns[ChunkEntry]):
             for halves in self._topic_halves():
                 is_next |= halves[1:] != halves[:-1]
         partition_of = np.zeros(len(rows), np.int64)
-        np.cumsum(is_next, out=partition_of[1:])
+        is_next.cumsum(out=partition_of[1:])
         firsts = [0, *(np.flatnonzero(is_next) + 1).tolist()] if len(rows) else []
         topics = [*self.topic_ids.values()] * len(firsts)
         if len(self.topic_ids) > 1:

@@ -127,7 +127,7 @@ class ObjectLayout:
         positions = arrived.object_order(excluded)
         batches = arrived.take(positions)
         lengths = batches.numbers("length_bytes")
-        offsets = OBJECT_HEADER_BYTES + np.cumsum(lengths) - lengths
+        offsets = OBJECT_HEADER_BYTES + lengths.cumsum() - lengths
         return cls(positions=positions, batches=batches, extents=batches.extents(offsets))
 
     def plan(self, identity: ChunkIdentity, notes: bytes) -> WalObjectPlan:
