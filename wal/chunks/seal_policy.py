@@ -9,12 +9,13 @@ A chunk may be sealed, whichever comes first:
 
 - when it is full (`wal.chunk.max.bytes`, `wal.chunk.max.batches`), or takes no more appends
 - early, when no chunk is under way from its seal to its answer, no Produce is half received, and
-  the producers who were answered last have sent as many batches again, or had ANSWERED_S to do so
-  and pause for as long, within QUIET_S (those of large batches, which take long to build: pause for
-  QUIET_S)
-- early, in a pause: when no Produce arrived, whole or in part, in the last QUIET_S seconds, the
-  chunk has `wal.commit.early.bytes`, and fewer than `wal.commit.early.chunks` are under way;
-  a small one only if the budget lasts for as many as are under way then, all the time
+  the producers who were answered last have sent as many batches again, or had `awaited_s` to do so
+  and pause for as long, within twice that (those of large batches, which take long to build: had
+  ANSWERED_S and pause for QUIET_S)
+- early, in a pause: when no Produce arrived, whole or in part, in the last QUIET_S seconds, those
+  who were answered last are not awaited any more, the chunk has `wal.commit.early.bytes`, and fewer
+  than `wal.commit.early.chunks` are under way; a small one only if the budget lasts for as many as
+  are under way then, all the time
 - early, when it is large (`wal.puts.large.bytes`) and fewer than `wal.upload.concurrency` are under
   way
 - `wal.commit.interval.ms` after its first batch
@@ -30,8 +31,13 @@ would just miss a chunk that is sealed with the answer, and wait for two commits
 A client that sends several requests at once, and more when it has all answers, does not send after
 the answer to a part of them. So where other batches waited at an answer, those who did not send
 after it are awaited after the next one too; otherwise a round that was split once stays split.
-Nobody is awaited after a third: who has gone, or pauses, delays others twice, by ANSWERED_S after
-the last of them, by QUIET_S at most.
+Nobody is awaited after a third: who has gone, or pauses, delays others twice, by `awaited_s` after
+the last of them, by twice that at most.
+
+Why the wait grows with the answers: a client on a busy machine sends after 2 to 10 ms. Who is
+sealed without it waits for two answers instead of one, again and again, and so does the client:
+waits of 275 ms where it is 145, with answers that take 60 ms. Where they take 5 ms, a wait of that
+kind would cost what it saves.
 
 Why each that comes makes it longer: a client's requests come one behind the other, the fourth of an
 answer 1.2 ms after it. Sealed without that one, the round would be two objects.
@@ -65,7 +71,11 @@ from wal.chunks.wal_settings import WalSettings
 QUIET_S: Final = 2e-3
 """A client that sends has something in the socket more often than this."""
 ANSWERED_S: Final = 1e-3
-"""A client on the same host answers an answer within it."""
+"""A client on the same host answers an answer within it,"""
+ANSWERED_SHARE: Final = 1 / 10
+"""or, where answers take long, is waited for this share of that time,"""
+ANSWERED_S_MAX: Final = 10e-3
+"""but for no longer than this."""
 _LARGE_BYTES: Final = 256 << 10
 """A chunk of this size holds large batches, or very many."""
 _NEWEST_SHARE: Final = 1 / 8
@@ -76,6 +86,13 @@ _BURST_MAX: Final = 10
 """but at most this many: a second that begins with them has fewer left, further apart."""
 _GROWTH: Final = 4
 """A chunk that waits for the budget may become this many times `wal.chunk.max.bytes`."""
+
+
+def awaited_s(answer_s: float) -> float:
+    """For how long those who were answered are awaited; answers take `answer_s`, inf: not known."""
+    if answer_s == math.inf:
+        return ANSWERED_S
+    return max(ANSWERED_S, min(answer_s * ANSWERED_SHARE, ANSWERED_S_MAX))
 
 
 class Arrivals:
@@ -151,7 +168,8 @@ class SealPolicy:
         self._arrivals = arrivals
         self._budget = PutBudget(settings.puts_per_second_max)
         self._awaited = 0
-        self._awaited_until = -math.inf
+        self._answered_at = -math.inf
+        self._wait_s = ANSWERED_S
         # Of those awaited, the ones whose answer came before the last one.
         self._awaited_again = 0
         # Whether batches came after the last seal; whether any waited at the last answer.
@@ -187,7 +205,8 @@ class SealPolicy:
                 and chunk.data_bytes >= settings.commit_early_bytes
                 and (chunk.data_bytes >= _LARGE_BYTES or self._lasts_for(under_way + 1))
             ):
-                seal_at = min(seal_at, max(whole_at, chunk.appended_at + QUIET_S))
+                paused_at = max(chunk.appended_at + QUIET_S, self._awaited_until_for(chunk))
+                seal_at = min(seal_at, max(whole_at, paused_at))
         return max(seal_at, available_at)
 
     def _awaited_until_for(self, chunk: OpenChunk) -> float:
@@ -195,9 +214,11 @@ class SealPolicy:
         if self._awaited <= 0:
             return -math.inf
         if chunk.data_bytes >= _LARGE_BYTES:
-            return max(self._awaited_until, chunk.appended_at + QUIET_S)
-        began_at = max(chunk.opened_at, self._awaited_until - ANSWERED_S)
-        return max(self._awaited_until, min(chunk.appended_at + ANSWERED_S, began_at + QUIET_S))
+            return max(self._answered_at + ANSWERED_S, chunk.appended_at + QUIET_S)
+        wait_s = self._wait_s
+        began_at = max(chunk.opened_at, self._answered_at)
+        longest_until = min(chunk.appended_at + wait_s, began_at + 2 * wait_s)
+        return max(self._answered_at + wait_s, longest_until)
 
     def _lasts_for(self, chunks: int) -> bool:
         """Whether the budget lasts for this number of chunks under way at any time."""
@@ -213,7 +234,8 @@ class SealPolicy:
         not_sent = max(self._awaited - self._awaited_again, 0)
         self._awaited_again = not_sent if self._is_split else 0
         self._awaited = batches + self._awaited_again
-        self._awaited_until = now + ANSWERED_S
+        self._wait_s = awaited_s(self._answer_s)
+        self._answered_at = now
         self._is_split = self._has_arrived or bool(self._sealed_at)
 
     def arrived(self, batches: int) -> None:

@@ -216,6 +216,8 @@ def paced(
     in_flight: int = 5,
     seconds: float = 12.0,
     commit_s: float = COMMIT_S,
+    put_s: float = PUT_S,
+    client_s: float = CLIENT_S,
 ) -> Waits:
     """1 MB/s of records of 1 KiB without linger, by librdkafka's rules.
 
@@ -233,7 +235,7 @@ def paced(
             records, queues[partition] = queues[partition], []
             await broker.produce(len(records) * 1030 + 70)
             waits.extend(_now() - sent_at for sent_at in records)
-            await asyncio.sleep(CLIENT_S * rng.uniform(1, CLIENT_SPREAD))
+            await asyncio.sleep(client_s * rng.uniform(1, CLIENT_SPREAD))
             busy.discard(partition)
             serve()
 
@@ -251,7 +253,7 @@ def paced(
                 serve()
                 await asyncio.sleep(1 / 1024)
 
-    broker, _ = _run(settings, load, commit_s)
+    broker, _ = _run(settings, load, commit_s, put_s)
     # Without those of a new connection's first quarter.
     quantiles = statistics.quantiles(waits[len(waits) // 4 :], n=100)
     return Waits(quantiles[49] * 1_000, quantiles[98] * 1_000, broker.sealed)

@@ -7,7 +7,16 @@ from dataclasses import replace
 import pytest
 
 from tests.support.chunks.write_path import SETTINGS
-from wal.chunks.seal_policy import ANSWERED_S, QUIET_S, Arrivals, OpenChunk, PutBudget, SealPolicy
+from wal.chunks.seal_policy import (
+    ANSWERED_S,
+    ANSWERED_S_MAX,
+    QUIET_S,
+    Arrivals,
+    OpenChunk,
+    PutBudget,
+    SealPolicy,
+    awaited_s,
+)
 from wal.chunks.wal_settings import WalSettings, for_directory
 from wal.clock import ManualClock
 
@@ -111,9 +120,30 @@ def answered_in_two_parts() -> Bed:
 def test_a_round_that_was_answered_in_two_parts_is_awaited_as_one() -> None:
     bed = answered_in_two_parts()
     bed.policy.arrived(3)
-    assert bed.wait_s() == pytest.approx(ANSWERED_S)
+    assert bed.wait_s() == pytest.approx(ANSWERED_S_MAX)
     bed.policy.arrived(1)
     assert bed.wait_s() == 0
+
+
+@pytest.mark.parametrize(
+    ("answer_s", "wait_s"),
+    [(0.005, ANSWERED_S), (0.06, 0.006), (0.5, ANSWERED_S_MAX), (math.inf, ANSWERED_S)],
+)
+def test_who_waits_long_for_an_answer_is_awaited_longer(answer_s: float, wait_s: float) -> None:
+    assert awaited_s(answer_s) == pytest.approx(wait_s)
+
+
+@pytest.mark.parametrize("under_way", [0, 1])
+def test_who_was_answered_is_awaited_beside_another_chunk_too(under_way: int) -> None:
+    bed = Bed()
+    bed.policy.sealed(9.94, 1)
+    bed.policy.sealed(9.99, 1)
+    bed.policy.answered(3, 10.0, 1)
+    bed.policy.arrived(2)
+    assert bed.wait_s(1000, under_way=under_way) == pytest.approx(0.006)
+    assert bed.wait_s(1 << 20, under_way=under_way) == pytest.approx(QUIET_S)
+    bed.policy.arrived(1)
+    assert bed.wait_s(1000, under_way=under_way) == pytest.approx(QUIET_S if under_way else 0)
 
 
 def test_who_did_not_send_after_two_answers_is_not_awaited_after_a_third() -> None:
@@ -230,6 +260,7 @@ def test_small_chunks_follow_each_other_in_a_pause_while_the_budget_lasts() -> N
         bed = Bed(settings)
         bed.policy.sealed(10.0 - 2 - answer_s, 1)
         bed.policy.answered(1, 10.0 - 2, 1)
+        bed.policy.arrived(1)
         for _ in range(2):
             bed.policy.sealed(10.0 - 1, 1)
         return bed

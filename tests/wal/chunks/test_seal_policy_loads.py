@@ -41,6 +41,22 @@ def test_who_waits_for_a_put_of_metadata_too_is_not_kept_apart_by_the_budget(
     assert waits.p50_ms <= 3.5 * PUT_MS + 10
 
 
+@pytest.mark.parametrize("client_s", [0.001, 0.002, 0.004])
+@pytest.mark.parametrize(("log_puts", "waits_of_puts"), [(0, 2.0), (1, 3.5)])
+def test_a_client_that_takes_its_time_waits_for_one_answer_and_not_for_two(
+    client_s: float, log_puts: int, waits_of_puts: float
+) -> None:
+    put_ms = 55.0
+    waits = paced(
+        ON_S3,
+        partitions=4,
+        put_s=put_ms / 1.1e3,
+        commit_s=0.004 + log_puts * put_ms / 1e3,
+        client_s=client_s,
+    )
+    assert waits.p50_ms <= waits_of_puts * put_ms + 10
+
+
 def test_producers_of_large_batches_get_what_is_in_flight_by_the_latency() -> None:
     flow = bulk(ON_S3, producers=8, mib=384)
     # Were nothing ever waiting, each of eight connections would carry an eighth.
