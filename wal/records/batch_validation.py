@@ -104,7 +104,23 @@ def check_header(
     fragments may be cut anywhere. Raises: InvalidRecord, UnsupportedCompression, RecordTooLarge,
     CorruptBatch; see the module for their order.
     """
-    header = _the_only_batch(header_bytes(payload), total_bytes)
+    start = header_bytes(payload)
+    if total_bytes <= MAGIC_POSITION:
+        raise InvalidRecord(f"{total_bytes} bytes hold no record batch")
+    # Batches of the old formats are shorter than our header, so the magic comes first.
+    magic = start[MAGIC_POSITION]
+    if magic != MAGIC_V2:
+        raise InvalidRecord(f"magic {magic}, only {MAGIC_V2} is accepted")
+    if total_bytes < HEADER_BYTES:
+        raise InvalidRecord(f"{total_bytes} bytes hold no whole record batch")
+    header = parse_header(start)
+    length_bytes = header.length_bytes
+    if length_bytes > total_bytes:
+        raise InvalidRecord(f"batch announces {length_bytes} bytes, {total_bytes} came")
+    if length_bytes < total_bytes:
+        raise InvalidRecord(
+            f"{total_bytes - length_bytes} bytes after the batch, only one may be sent"
+        )
     codec = header.attributes & CODEC_MASK
     if codec not in CODEC_NAMES:
         raise UnsupportedCompression(f"codec id {codec}")
@@ -112,10 +128,8 @@ def check_header(
         raise UnsupportedCompression(f"zstd in Produce version {produce_version}")
     if header.base_offset != 0:
         raise InvalidRecord(f"base offset {header.base_offset} instead of 0")
-    if header.length_bytes > rules.max_message_bytes:
-        raise RecordTooLarge(
-            f"batch of {header.length_bytes} bytes, {rules.max_message_bytes} allowed"
-        )
+    if length_bytes > rules.max_message_bytes:
+        raise RecordTooLarge(f"batch of {length_bytes} bytes, {rules.max_message_bytes} allowed")
     return header
 
 
@@ -134,10 +148,10 @@ def check_contents(
     InvalidTimestamp, RecordTooLarge.
     """
     check_crc(payload, header.crc)
-    attributes = header.attributes
-    if header.record_count <= 0 or header.last_offset_delta + 1 != header.record_count:
+    attributes, record_count = header.attributes, header.record_count
+    if record_count <= 0 or header.last_offset_delta + 1 != record_count:
         raise InvalidRecord(
-            f"{header.record_count} records with a last offset delta of {header.last_offset_delta}"
+            f"{record_count} records with a last offset delta of {header.last_offset_delta}"
         )
     if attributes & _SPECIAL_BITS:
         if attributes & CONTROL_BIT:
@@ -155,9 +169,16 @@ def check_contents(
     if attributes & TIMESTAMP_TYPE_BIT:
         raise InvalidTimestamp("clients may not set the timestamp type to LogAppendTime")
     if rules.timestamp_type == CREATE_TIME:
-        _check_timestamp(header.base_timestamp_ms, rules, now_ms)
-        _check_timestamp(header.max_timestamp_ms, rules, now_ms)
-    _check_count(header)
+        base_ms, max_ms = header.base_timestamp_ms, header.max_timestamp_ms
+        earliest_ms = now_ms - rules.timestamp_before_max_ms
+        latest_ms = now_ms + rules.timestamp_after_max_ms
+        if not (earliest_ms <= base_ms <= latest_ms and earliest_ms <= max_ms <= latest_ms):
+            # One of them is refused, or says that there is none.
+            _check_timestamp(base_ms, rules, now_ms)
+            _check_timestamp(max_ms, rules, now_ms)
+    records_bytes = header.length_bytes - HEADER_BYTES
+    if record_count * RECORD_BYTES_MIN > records_bytes or record_count > RECORDS_PER_BATCH_MAX:
+        _check_count(header)
 
 
 def opens_records(rules: TopicRules) -> bool:
@@ -195,26 +216,6 @@ def check_records(
         )
 
 
-def _the_only_batch(start: Buffer, total_bytes: int) -> BatchHeader:
-    """The header, if `total_bytes` are exactly one batch of magic 2."""
-    if total_bytes <= MAGIC_POSITION:
-        raise InvalidRecord(f"{total_bytes} bytes hold no record batch")
-    # Batches of the old formats are shorter than our header, so the magic comes first.
-    magic = start[MAGIC_POSITION]
-    if magic != MAGIC_V2:
-        raise InvalidRecord(f"magic {magic}, only {MAGIC_V2} is accepted")
-    if total_bytes < HEADER_BYTES:
-        raise InvalidRecord(f"{total_bytes} bytes hold no whole record batch")
-    header = parse_header(start)
-    if header.length_bytes > total_bytes:
-        raise InvalidRecord(f"batch announces {header.length_bytes} bytes, {total_bytes} came")
-    if header.length_bytes < total_bytes:
-        raise InvalidRecord(
-            f"{total_bytes - header.length_bytes} bytes after the batch, only one may be sent"
-        )
-    return header
-
-
 def _bounds_age(rules: TopicRules) -> bool:
     return rules.timestamp_type == CREATE_TIME and rules.timestamp_before_max_ms < UNBOUNDED_MS
 
@@ -229,7 +230,10 @@ def _check_timestamp(timestamp_ms: int, rules: TopicRules, now_ms: int) -> None:
 
 
 def _check_count(header: BatchHeader) -> None:
-    """Refuse a count that cannot be true, or is too large to open; looks at nothing but numbers."""
+    """Refuse a count that cannot be true, or is too large to open; looks at nothing but numbers.
+
+    Not asked about a count that even records without a codec can have.
+    """
     records_bytes = header.length_bytes - HEADER_BYTES
     if header.attributes & CODEC_MASK == NONE:
         count_max = records_bytes // RECORD_BYTES_MIN

@@ -134,16 +134,16 @@ def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     Raises: CorruptBatch when 61 bytes are not there, or the length field is less than a header.
     """
     try:
-        fields = HEADER.unpack_from(buffer, position)
+        fields = [*HEADER.unpack_from(buffer, position)]
     except struct.error as error:
         raise CorruptBatch(
             f"{len(buffer) - position} bytes at byte {position} cannot hold a batch header"
         ) from error
-    length_bytes = fields[1] + LENGTH_PREFIX_BYTES
+    fields[1] = length_bytes = fields[1] + LENGTH_PREFIX_BYTES
     if length_bytes < HEADER_BYTES:
         raise CorruptBatch(f"batch at byte {position} gives its length as {length_bytes} bytes")
     # Half the time of a call with thirteen arguments.
-    return tuple.__new__(BatchHeader, (fields[0], length_bytes, *fields[2:]))
+    return tuple.__new__(BatchHeader, fields)
 
 
 def iterate_headers(buffer: Buffer, *, more_bytes: int = 0) -> Iterator[tuple[int, BatchHeader]]:

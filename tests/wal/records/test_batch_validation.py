@@ -230,6 +230,17 @@ def test_a_record_without_timestamp_does_not_hide_an_old_one() -> None:
     assert validate(build_batch(rows[:2]), timestamp_before_max_ms=HOUR)
 
 
+def test_the_timestamp_that_a_batch_has_is_checked_when_it_has_no_other() -> None:
+    assert validate(build_batch([Row(timestamp=NO_TIMESTAMP)]), timestamp_before_max_ms=HOUR)
+    for base, last, problem in (
+        (NO_TIMESTAMP, NOW + HOUR + 1, "after now"),
+        (NOW - HOUR - 1, NO_TIMESTAMP, "before now"),
+    ):
+        batch = build_batch([Row(timestamp=NOW)], base_timestamp=base, max_timestamp=last)
+        with pytest.raises(InvalidTimestamp, match=problem):
+            validate(batch, timestamp_before_max_ms=HOUR)
+
+
 def test_timestamp_bounds_do_not_apply_under_log_append_time() -> None:
     batch = build_batch([Row(timestamp=0), Row(timestamp=2**62)])
     assert validate(batch, timestamp_type=LOG_APPEND_TIME, timestamp_before_max_ms=1)
