@@ -86,18 +86,32 @@ class CommitLane:
         self.files_committed += 1
         self._last_commit = self._clock.monotonic()
         _deliver(chunk.tokens_in(plan), results)
-        note = note_commit(chunk.identity.ulid, plan.extents, list(map(_outcome, results)))
+        note = note_commit(chunk.identity.ulid, plan.extents, self._counted(results))
         if note is None:
             log.warning("offsets of an object are not noted", object_key=chunk.object_key)
         else:
             self._journal.add(note)
-        for result in results:
-            if result.error is not None:
-                self.batches_refused += 1
-            elif result.is_duplicate:
-                self.batches_duplicate += 1
+
+    def _counted(self, results: Sequence[BatchCommit]) -> Sequence[BatchOutcome]:
+        """Count the results, and give them in the words of notes."""
+        outcomes = []
+        refused = duplicate = 0
+        for base_offset, append_time_ms, log_start_offset, is_duplicate, error in results:
+            if error is not None:
+                refused += 1
+                outcomes.append(BatchOutcome(exception=REFUSED))
+            elif is_duplicate:
+                duplicate += 1
+                outcomes.append(BatchOutcome(exception=DUPLICATE))
             else:
-                self.batches_committed += 1
+                start = log_start_offset if log_start_offset > 0 else 0
+                # Half the time of a call of the NamedTuple.
+                outcome = base_offset, append_time_ms, start, None
+                outcomes.append(tuple.__new__(BatchOutcome, outcome))
+        self.batches_refused += refused
+        self.batches_duplicate += duplicate
+        self.batches_committed += len(outcomes) - refused - duplicate
+        return outcomes
 
     def last_commit_age_s(self) -> float:
         """Seconds since the last commit succeeded; -1 before the first."""
@@ -128,16 +142,6 @@ class CommitLane:
         log.error("damaged batches left out", object_key=chunk.object_key, error=str(error))
         failed = BatchCommit(error=error)
         _deliver([chunk.tokens[position] for position in positions], [failed] * len(positions))
-
-
-def _outcome(result: BatchCommit) -> BatchOutcome:
-    if result.error is not None:
-        return BatchOutcome(exception=REFUSED)
-    if result.is_duplicate:
-        return BatchOutcome(exception=DUPLICATE)
-    return BatchOutcome(
-        result.base_offset, result.log_append_time_ms, max(result.log_start_offset, 0)
-    )
 
 
 def _deliver(tokens: Sequence[BatchWaiter | None], results: Sequence[BatchCommit]) -> None:
