@@ -248,8 +248,9 @@ class ReplicaManager:
         self, request: _Appending, position: int, rules: _TopicRules, now_ms: int
     ) -> tuple[PendingBatch, NeededWork | None]:
         """Kafka's per-partition checks. Raises the Rejected that names what is wrong."""
-        _, _, partition, records = batch = request.batches[position]
-        topic = rules.topic
+        batches, produce, request_id, produce_version, _, transactional_id = request
+        _, _, partition, records = batch = batches[position]
+        topic, batch_rules, _, may_need_work = rules
         if not 0 <= partition < topic.partition_count:
             self._rules_for(batch)
         if records is None or records.length_bytes == 0:
@@ -258,15 +259,15 @@ class ReplicaManager:
         header = check_header(
             payload,
             total_bytes=records.length_bytes,
-            rules=rules.batches,
-            produce_version=request.produce_version,
+            rules=batch_rules,
+            produce_version=produce_version,
         )
         needed = None
-        has_transactional_id = request.transactional_id is not None
-        if rules.may_need_work or header.length_bytes > SUMMED_AT_ONCE_BYTES:
+        has_transactional_id = transactional_id is not None
+        if may_need_work or header.length_bytes > SUMMED_AT_ONCE_BYTES:
             needed = needed_work(
                 header,
-                rules.batches,
+                batch_rules,
                 rules.compression,
                 now_ms=now_ms,
                 has_transactional_id=has_transactional_id,
@@ -275,25 +276,20 @@ class ReplicaManager:
             check_contents(
                 payload,
                 header,
-                rules=rules.batches,
+                rules=batch_rules,
                 now_ms=now_ms,
                 has_transactional_id=has_transactional_id,
             )
-        timestamp_type = rules.batches.timestamp_type
+        timestamp_type = batch_rules.timestamp_type
+        has_append_time = timestamp_type == LOG_APPEND_TIME
         pending = PendingBatch(
-            TopicIdPartition(topic.topic_id, partition),
+            # Half the time of a call of the NamedTuple.
+            tuple.__new__(TopicIdPartition, (topic.topic_id, partition)),
             header,
             timestamp_type,
-            request.request_id,
+            request_id,
             records,
-            BatchWaiter(
-                request.produce,
-                position,
-                timestamp_type == LOG_APPEND_TIME,
-                topic.name,
-                partition,
-                header,
-            ),
+            BatchWaiter(produce, position, has_append_time, topic.name, partition, header),
         )
         return pending, needed
 
