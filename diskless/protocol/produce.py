@@ -12,7 +12,8 @@ names topics by id.
 Source: ProduceRequest.json, ProduceResponse.json of Apache Kafka.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from itertools import islice
 from struct import Struct
 from typing import Final, NamedTuple
@@ -33,11 +34,12 @@ TOPIC_IDS_FROM: Final = 13
 _ACKS_AND_TIMEOUT: Final = Struct(">hi")
 _PARTITION_AND_LENGTH: Final = Struct(">ii")
 
-# partition, error, base offset, log append time [, log start offset [, no record errors, no text]]
+# partition, error, base offset, log append time [, log start offset]
 _ROW_3: Final = Struct(">ihqq")
 _ROW_5: Final = Struct(">ihqqq")
-_ROW_8: Final = Struct(">ihqqqih")
-_ROW_9: Final = Struct(">ihqqqBBB")
+_NO_MESSAGE_8: Final = b"\0\0\0\0\xff\xff"
+"""No record errors and a null text, behind a row from version 8 on."""
+_NO_MESSAGE_9: Final = b"\1\0" + NO_TAGS
 
 
 class ProduceRequest(NamedTuple):
@@ -130,28 +132,26 @@ def release(batches: Sequence[AppendBatch]) -> Steps[None]:
 def encode_response(
     version: int,
     topics: Sequence[tuple[str | UUID, int]],
-    rows: Iterable[ProducedRow],
+    rows: Iterable[bytes],
     *,
     throttle_ms: int = 0,
 ) -> Steps[bytes]:
     """The body of a response; `topics` as in the request, `rows` by position of its batches.
 
-    `rows` are taken as they are needed.
+    `rows` are encoded, and taken as they are needed.
     """
     flexible = version >= FLEXIBLE_FROM
-    plain, fields, end = _plain_row(version)
     out = [array_count(len(topics), flexible=flexible)]
     left = PARTITIONS_AT_ONCE
     next_rows = iter(rows)
     for name, count in topics:
         out.append(name.bytes if isinstance(name, UUID) else string(name, flexible=flexible))
         out.append(array_count(count, flexible=flexible))
-        for row in islice(next_rows, count):
-            if row.error_message is None or version < 8:
-                out.append(plain.pack(*row[:fields], *end))
-            else:
-                out.append(_row_with_message(row, flexible=flexible))
-            left -= 1
+        while count:
+            some = min(count, left)
+            out += islice(next_rows, some)
+            count -= some
+            left -= some
             if not left:
                 yield
                 left = PARTITIONS_AT_ONCE
@@ -167,13 +167,32 @@ def encode_response(
     return b"".join(out)
 
 
-def _plain_row(version: int) -> tuple[Struct, int, tuple[int, ...]]:
-    """The layout of a row without a message, how many of its fields it has, and what follows."""
+@cache
+def row_packer(version: int) -> Callable[[int, int, int, int], bytes]:
+    """Returns what makes the row of an appended batch, as `encode_row` would in twice the time.
+
+    Its arguments: partition, base offset, log append time, log start offset.
+    """
+    if version < 5:
+        return lambda partition, base, time, start: _ROW_3.pack(partition, 0, base, time)
+    end = _no_message(version)
+    pack = _ROW_5.pack
+    return lambda partition, base, time, start: pack(partition, 0, base, time, start) + end
+
+
+def encode_row(version: int, row: ProducedRow) -> bytes:
+    """Any row, as a version has it."""
+    if version < 5:
+        return _ROW_3.pack(*row[:4])
+    if version < 8 or row.error_message is None:
+        return _ROW_5.pack(*row[:5]) + _no_message(version)
+    return _row_with_message(row, flexible=version >= FLEXIBLE_FROM)
+
+
+def _no_message(version: int) -> bytes:
     if version >= FLEXIBLE_FROM:
-        return _ROW_9, 5, (1, 0, 0)
-    if version >= 8:
-        return _ROW_8, 5, (0, -1)
-    return (_ROW_5, 5, ()) if version >= 5 else (_ROW_3, 4, ())
+        return _NO_MESSAGE_9
+    return _NO_MESSAGE_8 if version >= 8 else b""
 
 
 def _row_with_message(row: ProducedRow, *, flexible: bool) -> bytes:

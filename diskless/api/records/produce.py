@@ -26,7 +26,6 @@
 """
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Final
 from uuid import UUID
 
@@ -41,7 +40,9 @@ from diskless.protocol.produce import (
     ProduceRequest,
     decode_request,
     encode_response,
+    encode_row,
     release,
+    row_packer,
 )
 from diskless.quotas.quotas import QuotaEnforcer
 from diskless.server.registry import Api, Deferred, MustClose, Outcome, ReplySteps, Request
@@ -76,7 +77,15 @@ def api(manager: ReplicaManager, topics: TopicAdmin, quotas: QuotaEnforcer, acce
                 _close_if_refused(results)
                 return None
             version = request.version
-            answered = map(partial(_row, version), asked.batches, results)
+            pack = row_packer(version)
+            answered = (
+                pack(batch.partition, base_offset, append_time_ms, log_start_offset)
+                if error is None
+                else encode_row(version, _refused(version, batch.partition, error))
+                for batch, (base_offset, append_time_ms, log_start_offset, _, error) in zip(
+                    asked.batches, results, strict=True
+                )
+            )
             throttle_ms = quotas.left_ms(mute_until)
             body = yield from encode_response(
                 version, asked.topics, answered, throttle_ms=throttle_ms
@@ -141,17 +150,14 @@ def _close_if_refused(results: Sequence[BatchCommit]) -> None:
             raise MustClose(f"acks=0 produce refused: {result.error}")
 
 
-def _row(version: int, batch: AppendBatch, result: BatchCommit) -> ProducedRow:
-    base_offset, append_time_ms, log_start_offset, _, error = result
-    if error is None:
-        return ProducedRow(batch.partition, 0, base_offset, append_time_ms, log_start_offset)
+def _refused(version: int, partition: int, error: DisklessError) -> ProducedRow:
     error = known_error(KEY, version, error)
     return ProducedRow(
-        batch.partition,
+        partition,
         kafka_code(error),
-        base_offset,
-        append_time_ms,
-        log_start_offset,
-        error_message(error),
-        error.positions if isinstance(error, KeysMissing) else (),
+        base_offset=-1,
+        log_append_time_ms=-1,
+        log_start_offset=-1,
+        error_message=error_message(error),
+        refused_records=error.positions if isinstance(error, KeysMissing) else (),
     )

@@ -121,7 +121,7 @@ def test_very_many_partitions_are_decoded_and_encoded_in_slices():
     done_at_once(produce.release(asked.batches))
     assert pool.statistics().in_use_bytes == 0
 
-    rows = [produce.ProducedRow(3, 0, number, -1, 0) for number in range(count)]
+    rows = [*map(produce.row_packer(3), [3] * count, range(count), [-1] * count, [0] * count)]
     steps = produce.encode_response(3, asked.topics, rows)
     for _ in range(9):
         next(steps)
@@ -172,7 +172,8 @@ def test_a_produce_response_is_written_as_kio_reads_it(version, data):
     if version >= 13:
         names = (UUID(int=1), UUID(int=2**127))
     topics = list(zip(names, (cut, len(rows) - cut), strict=True))
-    body = done_at_once(produce.encode_response(version, topics, rows))
+    encoded = [produce.encode_row(version, row) for row in rows]
+    body = done_at_once(produce.encode_response(version, topics, encoded))
     read, size = entity_reader(load_response_schema(0, version))(body, 0)
     assert size == len(body)
     assert read.throttle_time == timedelta(0)
@@ -194,6 +195,13 @@ def test_a_produce_response_is_written_as_kio_reads_it(version, data):
                 (error.batch_index, error.batch_index_error_message) for error in part.record_errors
             ] == [(position, None) for position in row.refused_records]
             assert part.error_message == row.error_message
+
+
+@pytest.mark.parametrize("version", PRODUCE_VERSIONS)
+def test_the_row_of_an_appended_batch_is_packed_as_any_row_is(version):
+    for fields in ((7, 5, -1, 3), (2**31 - 1, 2**63 - 1, 1_700_000_000_123, 0)):
+        row = produce.ProducedRow(fields[0], 0, *fields[1:])
+        assert produce.row_packer(version)(*fields) == produce.encode_row(version, row)
 
 
 def _asked(version: int, entity: Any) -> list[FetchPartition]:
