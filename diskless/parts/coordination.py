@@ -191,7 +191,8 @@ async def open_coordination(
         workers_at_work=workers_at_work,
         local=local,
         client=client,
-        quotas=QuotaEnforcer(client.client_quotas, settings=config.quotas, clock=clock),
+        # Asked several times a request, so not by way of the client.
+        quotas=QuotaEnforcer(local.catalogue.client_quotas, settings=config.quotas, clock=clock),
         sinks=SinkCounts(),
         metadata_topic=metadata_topic,
         groups=groups,

@@ -126,7 +126,9 @@ class QuotaEnforcer:
     @property
     def measures_requests(self) -> bool:
         """Whether anybody has a quota of processor time."""
-        self._learn()
+        # Asked in every turn of a connection: a call less.
+        if self._quotas() is not self._known:
+            self._learn()
         return bool(self._requests.limits)
 
     def used(self, client: ClientInfo, seconds: float) -> float:
