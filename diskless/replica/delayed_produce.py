@@ -56,7 +56,7 @@ class DelayedProduce(DelayedOperation):
             self.results[index] = result
             self.open_batches -= 1
             if not self.open_batches:
-                self.try_complete()
+                self.force_complete()
 
     def is_satisfied(self) -> bool:
         return self.open_batches == 0

@@ -118,7 +118,8 @@ class Purgatory(Generic[K]):
             self._watchers.setdefault(key, {})[operation] = None
         operation._forget = (self, watched)  # type: ignore[assignment]
         self._watched += 1
-        if operation.try_complete():
+        # Nothing can have happened since the first try to what watches nothing.
+        if watched and operation.try_complete():
             return True
         self._start_timer(operation, self._loop.time() + timeout_s)
         return False
