@@ -53,6 +53,9 @@ KEY: Final = 0
 
 _ACKS: Final = frozenset({-1, 0, 1})
 
+_Results = Sequence[BatchCommit]
+"""Has a name because `handle` defines `encode` anew for each request: see `ReplySteps`."""
+
 
 def api(manager: ReplicaManager, topics: TopicAdmin, quotas: QuotaEnforcer, access: Access) -> Api:
     def handle(request: Request) -> Steps[Outcome]:
@@ -71,7 +74,7 @@ def api(manager: ReplicaManager, topics: TopicAdmin, quotas: QuotaEnforcer, acce
             refused = access.refused_named(request.client, AclOperation.WRITE, named, topics)
         rows = allowed_rows(asked.batches, _topic_of, refused)
 
-        def encode(results: Sequence[BatchCommit]) -> ReplySteps:
+        def encode(results: _Results) -> ReplySteps:
             results = rows.merged(results, lambda _, error: BatchCommit(error=error))
             if asked.acks == 0:
                 _close_if_refused(results)
