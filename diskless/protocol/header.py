@@ -24,6 +24,9 @@ FRAME_LENGTH_BYTES: Final = 4
 FRAME_BYTES_MIN: Final = 10
 """Key, version, correlation id and a null client id."""
 
+_CORRELATION_AND_LENGTH: Final = Struct(">ih")
+"""Correlation id, and the length of the client id behind it; -1 for null."""
+
 _RESPONSE_START: Final = Struct(">ii")
 
 
@@ -32,8 +35,8 @@ def read_request_header(reader: Reader, *, flexible: bool) -> tuple[int, str]:
 
     Raises ProtocolError.
     """
-    correlation_id = reader.int32()
-    client_id = reader.nullable_string(flexible=False) or ""
+    correlation_id, length = reader.unpack(_CORRELATION_AND_LENGTH)
+    client_id = reader.text(length) or ""
     if flexible:
         reader.skip_tags()
     return correlation_id, client_id

@@ -47,7 +47,7 @@ class Reader(FieldReader):
         super().__init__(cast(bytes, views[0]) if views else b"", "a request", ProtocolError)
         self._left = [*views[:0:-1]]
         """The buffers behind the current one, the next one last."""
-        self._later_bytes = sum(map(len, self._left))
+        self._later_bytes = sum(map(len, self._left)) if self._left else 0
         self._items_left = ITEMS_MAX
         self.length = self.end + self._later_bytes
 
@@ -106,7 +106,10 @@ class Reader(FieldReader):
         return value
 
     def nullable_string(self, *, flexible: bool = True) -> str | None:
-        length = self.uvarint() - 1 if flexible else self.int16()
+        return self.text(self.uvarint() - 1 if flexible else self.int16())
+
+    def text(self, length: int) -> str | None:
+        """A string whose length was read; None for -1."""
         if length < 0:
             if length == -1:
                 return None

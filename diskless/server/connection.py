@@ -271,9 +271,8 @@ class Connection(asyncio.BufferedProtocol):
             return False
         if len(self._queue) and self.requests.must_wait(self._receiver.frame_bytes):
             return False
-        received = self._receiver.next_frame()
-        assert received is not None
-        self._dispatch(*received, turn)
+        start, frame = self._receiver.take_frame()
+        self._dispatch(start, frame, turn)
         return True
 
     def _is_held_up(self) -> bool:
@@ -309,11 +308,10 @@ class Connection(asyncio.BufferedProtocol):
             self._queue.add(slot, _REQUEST_OVERHEAD_BYTES + body_bytes)
             request = Request(
                 version=version,
-                client=self._client._replace(request_id=correlation_id),
+                client=self._client.asking(correlation_id),
                 body=b"",
                 wake=slot.wake,
                 reserve=functools.partial(self._queue.reserve, slot),
-                read_turn=self._shared.read_turns.of(self.has_backlog),
                 mute=self.mute,
                 login=self._login,
             )
@@ -322,6 +320,7 @@ class Connection(asyncio.BufferedProtocol):
                 request.reader = reader
             else:
                 request.body = frame.copy_bytes(reader.consumed, reader.remaining)
+                request.read_turn = self._shared.read_turns.of(self.has_backlog)
             if api.starts_in_turn:
                 slot.request = request
             else:

@@ -48,7 +48,7 @@ class FrameStart(NamedTuple):
 
 
 class FrameReceiver:
-    """Receives one connection's frames: `buffer`, `commit`, then `next_frame` until None."""
+    """Receives one connection's frames: `buffer`, `commit`, then `take_frame` while `has_frame`."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class FrameReceiver:
         return self._start is not None and self._builder.received_bytes < self._start.size_bytes
 
     def has_frame(self) -> bool:
-        """Whether `next_frame` would give one. Raises ProtocolError."""
+        """Whether a frame is complete. Raises ProtocolError."""
         received = self._builder.received_bytes
         if self._start is None:
             if received < FRAME_START.size:
@@ -133,10 +133,8 @@ class FrameReceiver:
             end += FRAME_LENGTH_BYTES + int.from_bytes(length, "big")
         return end <= received
 
-    def next_frame(self) -> tuple[FrameStart, FragmentChain] | None:
-        """The next complete frame with its length in front. Raises ProtocolError."""
-        if not self.has_frame():
-            return None
+    def take_frame(self) -> tuple[FrameStart, FragmentChain]:
+        """The frame that `has_frame` found, with its length in front."""
         start, self._start = self._start, None
         assert start is not None
         self._owed_since = None
@@ -197,7 +195,9 @@ class FrameReceiver:
         api = self._apis.find(key)
         if api is None:
             raise ProtocolError(f"unknown API key {key}")
-        if version < api.min_version or (version > api.max_version and not api.answers_any_version):
+        if version not in api.versions and (
+            version < api.min_version or not api.answers_any_version
+        ):
             raise ProtocolError(f"{api.name} v{version} is not served")
         if not api.reads_frame and length > self._settings.control_request_max_bytes:
             raise ProtocolError(f"a {api.name} request of {length} bytes")
@@ -207,7 +207,7 @@ class FrameReceiver:
 def read_header(reader: Reader, api: Api, version: int) -> tuple[int, str]:
     """Correlation id and client id of a frame. Raises ProtocolError."""
     reader.skip(FRAME_START.size)
-    if version > api.max_version:
+    if api.answers_any_version and version > api.max_version:
         # Not even the form of its header is known; only what stands in front of it is.
         return reader.int32(), ""
     return read_request_header(reader, flexible=api.is_flexible(version))

@@ -60,7 +60,8 @@ class Request:
     login: Login | None = None
     """Of a connection whose client must log in."""
     read_turn: AbstractAsyncContextManager[None] = AT_ONCE
-    """The turn in which a handler reads for the answer (`diskless.loop.read_turns`)."""
+    """The turn in which a handler reads for the answer (`diskless.loop.read_turns`); one that
+    `reads_frame` only writes."""
     batch_count: int = 0
     """Set by a handler that hands on batches: memory is kept for each until the answer leaves."""
     changes: int = 0

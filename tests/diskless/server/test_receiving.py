@@ -66,7 +66,8 @@ class Rig(asyncio.ReadTransport):
 
     def frames(self) -> list[bytes]:
         found = []
-        while (received := self.receiver.next_frame()) is not None:
+        while self.receiver.has_frame():
+            received = self.receiver.take_frame()
             found.append(received[1].copy_bytes(0, len(received[1])))
             received[1].release()
         return found
