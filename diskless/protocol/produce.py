@@ -102,7 +102,8 @@ def decode_request(version: int, frame: FragmentChain, reader: Reader) -> Steps[
                     records = cutter.share(reader.pass_over(length), length)
                 elif length < -1:
                     raise ProtocolError(f"{length} bytes")
-                batches.append(AppendBatch(topic_id, name, partition, records))
+                # Half the time of a call of the NamedTuple.
+                batches.append(tuple.__new__(AppendBatch, (topic_id, name, partition, records)))
                 if flexible:
                     reader.skip_tags()
             if flexible:
