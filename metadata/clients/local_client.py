@@ -34,7 +34,6 @@ from metadata.messages.feeds import FOLLOW_METADATA_LOG
 from metadata.messages.find_batches import FIND_BATCHES, FindBatchesMessage
 from metadata.messages.shapes import Addressed
 from metadata.replica.follower_answers import as_a_follower
-from metadata.replica.replica import Replica
 from metadata.rules.topics import coordinator_of_new
 from wal.coordinates import TopicIdPartition
 from wal.errors import NotCoordinator, OffsetOutOfRange, Retriable, UnknownPartition
@@ -50,7 +49,9 @@ class LocalClient(CoordinatorClient):
         rng: random.Random,
     ) -> None:
         """`partitions`: all metadata partitions of the cluster, by index."""
-        self._partitions: Final = tuple(partitions)
+        self.partitions: Final = tuple(partitions)
+        self.catalogue: Final = self.partitions[ops.CATALOGUE].replica
+        """The replica that knows all topics."""
         self.topics: Final = TopicChanges(
             lambda: self._leading(ops.CATALOGUE),
             coordinator_count=len(partitions),
@@ -91,7 +92,7 @@ class LocalClient(CoordinatorClient):
         coordinator = operation.coordinator_of(request)
         if coordinator is not None:
             return await operation.at(self._leading(coordinator), request)
-        led = [leading for item in self._partitions if (leading := item.coordinator) is not None]
+        led = [leading for item in self.partitions if (leading := item.coordinator) is not None]
         if not led:
             raise NotCoordinator("no coordinator is led here")
         assert operation.merged is not None
@@ -116,38 +117,29 @@ class LocalClient(CoordinatorClient):
 
     # -- who has what ---------------------------------------------------------------------------
 
-    @property
-    def partitions(self) -> Sequence[MetadataPartition]:
-        return self._partitions
-
-    @property
-    def catalogue(self) -> Replica:
-        """The replica that knows all topics."""
-        return self._partitions[ops.CATALOGUE].replica
-
     def coordinator_of(self, partition: TopicIdPartition) -> int:
         """The coordinator of a partition; of one that is not there, who had it or would get it.
 
         A commit that is sent again must fall apart into the same shares as the first time, also
         when a topic was deleted or created in between: each coordinator knows its own share again.
         """
-        if len(self._partitions) == 1:
+        if len(self.partitions) == 1:
             return ops.CATALOGUE
         topic_id = partition.topic_id
         topic = self.catalogue.topic_by_id(topic_id) or self.catalogue.deleted_topic(topic_id)
         if topic is not None and partition.partition < topic.partition_count:
             return topic.coordinator_of(partition.partition)
         # The catalogue hears of a partition last.
-        for metadata_partition in self._partitions:
+        for metadata_partition in self.partitions:
             if metadata_partition.replica.has_partition(partition):
                 return metadata_partition.index
         # Deleted before this process was started, or not there yet.
-        return coordinator_of_new(topic_id, partition.partition, len(self._partitions))
+        return coordinator_of_new(topic_id, partition.partition, len(self.partitions))
 
     def _leading(self, coordinator: int) -> PartitionCoordinator:
         """Raises NotCoordinator."""
-        if 0 <= coordinator < len(self._partitions):
-            leading = self._partitions[coordinator].coordinator
+        if 0 <= coordinator < len(self.partitions):
+            leading = self.partitions[coordinator].coordinator
             if leading is not None:
                 return leading
         raise NotCoordinator(f"coordinator {coordinator} is not led here")
@@ -156,7 +148,7 @@ class LocalClient(CoordinatorClient):
 
     async def _commit_file(self, message: CommitFileMessage) -> Sequence[ops.BatchCommit]:
         """What is not divided fails as a whole."""
-        if len(self._partitions) == 1 or not message.file.batches:
+        if len(self.partitions) == 1 or not message.file.batches:
             return await self._leading(ops.CATALOGUE).commit_file(message.file)
         return await self._dispatch(COMMIT_FILE, message)
 
@@ -166,12 +158,12 @@ class LocalClient(CoordinatorClient):
     async def _find_at(
         self, coordinator: int, message: FindBatchesMessage
     ) -> Sequence[ops.FoundBatches]:
-        if coordinator >= len(self._partitions):
+        if coordinator >= len(self.partitions):
             # Another broker was given more metadata partitions, and this one not yet.
             unknown = NotCoordinator(f"coordinator {coordinator} is not known here")
             return [ops.FoundBatches(error=unknown)] * len(message.requests)
         requests, max_bytes, per_partition_max, at_least_one, isolation = message
-        partition = self._partitions[coordinator]
+        partition = self.partitions[coordinator]
         found = await partition.replica.find_batches(
             requests,
             max_bytes=max_bytes,
@@ -186,7 +178,7 @@ class LocalClient(CoordinatorClient):
     async def _follow_log(self, asked: Addressed[FollowLog]) -> Sequence[FedObjects]:
         """Followers are fed until the leader has resigned, which is longer than it leads."""
         index = asked.coordinator
-        feeds = self._partitions[index].feeds if 0 <= index < len(self._partitions) else None
+        feeds = self.partitions[index].feeds if 0 <= index < len(self.partitions) else None
         if feeds is None:
             raise NotCoordinator(f"coordinator {index} is not led here")
         return await asyncio.gather(*map(feeds.follow, asked.entries))

@@ -181,8 +181,9 @@ class RoutedClient(TypedCoordinator):
 
     def _replica_of(self, partition: TopicIdPartition) -> Replica | None:
         """None: of a coordinator that this broker was not configured with."""
+        partitions = self._local.partitions
         coordinator = self._local.coordinator_of(partition)
-        return self._local.partitions[coordinator].replica if self._knows(coordinator) else None
+        return partitions[coordinator].replica if 0 <= coordinator < len(partitions) else None
 
     def _knows(self, coordinator: int) -> bool:
         return 0 <= coordinator < len(self._local.partitions)
