@@ -157,12 +157,15 @@ class SpeculativeView:
 
     def partition(self, partition: TopicIdPartition) -> PartitionState | None:
         """Log start offset and high watermark; how far it is planned says `planned_end`."""
-        found = self._partitions.get(partition)
-        return self._image.partitions.get(partition) if isinstance(found, Absent) else found
+        if self._partitions.groups:
+            found = self._partitions.get(partition)
+            if not isinstance(found, Absent):
+                return found
+        return self._image.partitions.get(partition)
 
     def partitions(self, partitions: Sequence[TopicIdPartition]) -> Sequence[PartitionState | None]:
         """`partition` for many."""
-        if self._partitions:
+        if self._partitions.groups:
             return [*map(self.partition, partitions)]
         return [*map(self._image.partitions.get, partitions)]
 
@@ -237,15 +240,16 @@ class SpeculativeView:
 
     def producer(self, key: ProducerKey) -> ProducerState | None:
         """The producer's state; None = never seen there. `knows_producer(key)` must hold."""
-        found = self._producers.get(key)
-        if not isinstance(found, Absent):
-            return found
+        if self._producers.groups:
+            found = self._producers.get(key)
+            if not isinstance(found, Absent):
+                return found
         state = self._image.producers.get(key)
         return self._looked_up_producers[key] if state is None else state
 
     def producers(self, keys: Sequence[ProducerKey]) -> Sequence[ProducerState | None]:
         """`producer` for many."""
-        if self._producers:
+        if self._producers.groups:
             return [*map(self.producer, keys)]
         cached, looked_up = self._image.producers, self._looked_up_producers
         states = [*map(cached.get, keys)]
@@ -448,7 +452,8 @@ class SpeculativeView:
     def retire(self, applied_group: int) -> None:
         """Groups up to `applied_group` are in the image now."""
         for overlay in self._of_image:
-            overlay.retire(applied_group)
+            if overlay.groups:
+                overlay.retire(applied_group)
         for written in self._files.retire(applied_group):
             self._applied_files.update(written)
             for key in written:

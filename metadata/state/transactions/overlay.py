@@ -18,19 +18,18 @@ class Overlay(Generic[_Key, _Value]):
     """Values written by pending operations; None = deleted by one.
 
     There is one dictionary per group that wrote anything, oldest first, so that a group leaves in
-    one step. Only a few are pending at a time.
+    one step. Only a few are pending at a time, and often none: who asks often looks at `groups`
+    first, which is no call.
     """
 
-    __slots__ = ("_groups",)
+    __slots__ = ("groups",)
 
     def __init__(self) -> None:
-        self._groups: list[tuple[int, dict[_Key, _Value | None]]] = []
-
-    def __bool__(self) -> bool:
-        return bool(self._groups)
+        self.groups: Final[list[tuple[int, dict[_Key, _Value | None]]]] = []
+        """What each group has written, with its number."""
 
     def get(self, key: _Key) -> _Value | Absent | None:
-        for _, written in reversed(self._groups):
+        for _, written in reversed(self.groups):
             if key in written:
                 return written[key]
         return ABSENT
@@ -40,22 +39,22 @@ class Overlay(Generic[_Key, _Value]):
 
     def of(self, group: int) -> dict[_Key, _Value | None]:
         """Returns what `group` writes, to be added to; no older group writes after it."""
-        if not self._groups or self._groups[-1][0] != group:
-            self._groups.append((group, {}))
-        return self._groups[-1][1]
+        if not self.groups or self.groups[-1][0] != group:
+            self.groups.append((group, {}))
+        return self.groups[-1][1]
 
     def items(self) -> Iterator[tuple[_Key, _Value | None]]:
         merged: dict[_Key, _Value | None] = {}
-        for _, written in self._groups:
+        for _, written in self.groups:
             merged.update(written)
         yield from merged.items()
 
     def retire(self, applied_group: int) -> list[dict[_Key, _Value | None]]:
         """Drop and return what the groups up to `applied_group` have written, oldest first."""
         retired = []
-        while self._groups and self._groups[0][0] <= applied_group:
-            retired.append(self._groups.pop(0)[1])
+        while self.groups and self.groups[0][0] <= applied_group:
+            retired.append(self.groups.pop(0)[1])
         return retired
 
     def clear(self) -> None:
-        self._groups.clear()
+        self.groups.clear()

@@ -66,7 +66,7 @@ class TransactionView:
     @property
     def has_open(self) -> bool:
         """False: no transaction has data anywhere."""
-        return self._image.has_open or bool(self._open)
+        return self._image.has_open or bool(self._open.groups)
 
     def open_of(self, partition_id: int) -> OpenOfPartition:
         """What is open in the partition, by producer id, in the order of their first offsets."""
