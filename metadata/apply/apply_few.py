@@ -114,8 +114,7 @@ def apply_few(state: StateTransaction, file_id: int, record: FileCommittedRecord
     if run is not None:
         run.end(state)
     packed = pack_answers([answer for answer in answers if answer is not None])
-    stored = [state.added(BATCHES, *row) for row in rows]
-    return FewBatches(stored, size, packed, producers, opened)
+    return FewBatches(state.added_few(BATCHES, rows), size, packed, producers, opened)
 
 
 def _is_coalesced(row: list[int], batch: CommittedBatch) -> bool:

@@ -147,13 +147,14 @@ class StateTransaction:
         self._partitions_before.clear()
 
     def _few_updates(self) -> list[schema.Row]:
-        self._hash -= sum(map(schema.PARTITIONS.checksum, self._partitions_before.values()))
-        updates = []
-        for partition in self._written_partitions.values():
-            checksum = schema.PARTITIONS.checksum(partition)
-            self._hash += checksum
-            updates.append((*partition[3:], checksum, partition.id))
-        return updates
+        checksums_of = schema.PARTITIONS.row_checksum.each
+        written = self._written_partitions.values()
+        checksums = checksums_of(written)
+        self._hash += sum(checksums) - sum(checksums_of(self._partitions_before.values()))
+        return [
+            (*partition[3:], checksum, partition[0])
+            for partition, checksum in zip(written, checksums, strict=True)
+        ]
 
     # -- rows -------------------------------------------------------------------------------------
 
@@ -161,6 +162,14 @@ class StateTransaction:
         row = table.row(*values)
         self._hash += row[-1]
         return row
+
+    def added_few(
+        self, table: schema.StateTable, rows: Sequence[Sequence[int]]
+    ) -> list[schema.Row]:
+        """`added` for a few rows of integers."""
+        checksums = table.row_checksum.each(rows)
+        self._hash += sum(checksums)
+        return [(*row, checksum) for row, checksum in zip(rows, checksums, strict=True)]
 
     def add(self, difference: int) -> None:
         """Change the state hash by what rows that somebody else wrote make of it."""

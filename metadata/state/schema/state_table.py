@@ -105,7 +105,8 @@ class StateTable:
         self.columns: Final = tuple(self.table.columns.keys())
         self._integers = len(integers)
         self._is_text = tuple(kind is String for _, kind in blobs)
-        self._checksum = RowChecksum(tag, len(integers))
+        self.row_checksum: Final = RowChecksum(tag, len(integers))
+        """`checksum` for who has integers and blobs apart, and no texts."""
         self.insert_sql: Final = compiled(insert(self.table))
         self.select_all: Final = select(self.table)
         self._key = key
@@ -121,9 +122,9 @@ class StateTable:
         """
         count = self._integers
         if len(values) == count:
-            return self._checksum(values)
+            return self.row_checksum(values)
         # A text where bytes belong, or the other way round, is one flipped bit: it is refused.
-        return self._checksum(
+        return self.row_checksum(
             values[:count],
             [
                 blob.encode() if is_text else blob
@@ -138,7 +139,7 @@ class StateTable:
             [text.encode() for text in column] if is_text else column
             for column, is_text in zip(columns[self._integers : -1], self._is_text, strict=True)
         ]
-        return self._checksum.one_by_one(columns[: self._integers], blobs)
+        return self.row_checksum.one_by_one(columns[: self._integers], blobs)
 
     def checksums(
         self,
@@ -147,7 +148,7 @@ class StateTable:
         lengths: Int64s | None = None,
     ) -> Int64s:
         """Those of many rows; see `RowChecksum.rows`."""
-        return self._checksum.rows(columns, blobs, lengths)
+        return self.row_checksum.rows(columns, blobs, lengths)
 
     @cached_property
     def select_all_sql(self) -> str:

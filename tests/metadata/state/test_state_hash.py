@@ -16,7 +16,10 @@ def test_checksums_in_bulk_are_those_of_single_rows(
 ) -> None:
     checksum = RowChecksum(tag, 3)
     columns = [column(numbers) for numbers in zip(*rows, strict=True)]
-    assert checksum.rows(columns).tolist() == [checksum(row) for row in rows]
+    one_by_one = [checksum(row) for row in rows]
+    assert checksum.rows(columns).tolist() == one_by_one
+    assert [*checksum.each(rows)] == one_by_one
+    assert [*checksum.each([])] == []
 
 
 @given(st.lists(st.tuples(int64, st.binary(max_size=20)), min_size=1, max_size=9))
