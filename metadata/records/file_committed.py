@@ -42,6 +42,7 @@ equal numbers, three or four bytes for the whole file.
 Source: KIP-1164, "Metadata records", including its wish for fewer bytes per record.
 """
 
+import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby, repeat
@@ -292,8 +293,7 @@ def _columns(record: FileCommittedRecord, batches: CommittedBatches) -> _Encoded
 def _few_columns(record: FileCommittedRecord, batches: Sequence[CommittedBatch]) -> _Encoded:
     """`_columns` in a loop over the batches."""
     stored = [*zip(*batches, strict=True)] if batches else [()] * len(CommittedBatch._fields)
-    if batches:
-        _check_few(stored[1:])
+    _check_few(batches)
     partitions: list[TopicIdPartition] = []
     run_lengths: list[int] = []
     first_offsets: list[int] = []
@@ -331,13 +331,11 @@ def _few_columns(record: FileCommittedRecord, batches: Sequence[CommittedBatch])
         before = batch
     indexes = [partition.partition for partition in partitions]
     _check_indexes(indexes)
-    (byte_gaps, spans, offset_gaps, append_times, max_timestamps, sequence_gaps, moved) = (
+    byte_gaps, spans, offset_gaps, append_times, max_timestamps, sequence_gaps, moved = (
         zip(*computed, strict=True) if computed else [()] * 7
     )
-    magic, byte_size, kind, *producers = (stored[place] for place in _STORED_AS_THEY_ARE)
-    numbers = stored[-1]
-    has_any = any(number != NO_TRANSACTION for number in numbers)
-    transactions = pack_numbers(numbers) if has_any else b""
+    _, _, magic, _, byte_size, _, _, _, _, kind, *producers, _, numbers = stored
+    transactions = pack_numbers(numbers) if numbers.count(NO_TRANSACTION) < len(numbers) else b""
     tags = _tags(record, pack_numbers(moved) if any(moved) else b"", transactions)
     body = (
         pack_numbers(indexes, is_leading=True),
@@ -358,20 +356,25 @@ def _few_columns(record: FileCommittedRecord, batches: Sequence[CommittedBatch])
     return partitions, (*body, tags)
 
 
-_OF_BATCH: Final = ("magic", "byte_size", "timestamp_type")
-_OF_PRODUCER: Final = ("producer_id", "producer_epoch", "base_sequence")
-_STORED_AS_THEY_ARE: Final = [*map(CommittedBatch._fields.index, (*_OF_BATCH, *_OF_PRODUCER))]
-
-
 _LIMITS: Final = tuple((name, _BITS.get(name, 64)) for name in CommittedBatch._fields[1:])
+_AS_NUMBERS: Final = struct.Struct(
+    "<" + "".join({8: "b", 16: "h", 32: "i", 64: "q"}[bits] for _, bits in _LIMITS)
+)
+"""A batch from `position` on, each field as wide as it may be."""
 
 
-def _check_few(stored: Sequence[Sequence[int]]) -> None:
-    """`CommittedBatches.check` for fields from `position` on. Raises ValueError."""
-    for (name, bits), numbers in zip(_LIMITS, stored, strict=True):
-        limit = 1 << bits - 1
-        if min(numbers) < -limit or max(numbers) >= limit:
-            raise ValueError(f"{name} of a batch has more than {bits} bits")
+def _check_few(batches: Sequence[CommittedBatch]) -> None:
+    """`CommittedBatches.check` for a few. Raises ValueError."""
+    try:
+        for batch in batches:
+            # Packed to be checked: a fourth of the time of two comparisons for each field.
+            _AS_NUMBERS.pack(*batch[1:])
+    except struct.error:
+        for (name, bits), number in zip(_LIMITS, batch[1:], strict=True):
+            limit = 1 << bits - 1
+            if not -limit <= number < limit:
+                raise ValueError(f"{name} of a batch has more than {bits} bits") from None
+        raise
 
 
 def _check_indexes(indexes: Sequence[int]) -> None:

@@ -60,6 +60,22 @@ def test_a_column_comes_back_as_it_was(numbers: list[int], is_leading: bool) -> 
     assert found.tolist() == numbers
 
 
+@given(
+    st.sampled_from([0, -1, 5, 1 << 40, (1 << 63) - 1, -1 << 63, 1 << 63, (1 << 64) - 1]),
+    st.integers(1, 20),
+    st.booleans(),
+)
+def test_a_column_of_equal_numbers_is_packed_modulo_64_bits(
+    number: int, count: int, is_leading: bool
+) -> None:
+    stored = (number + (1 << 63)) % (1 << 64) - (1 << 63)
+    expected = pack_column(column([stored] * count), is_leading=is_leading)
+    assert pack_numbers([number] * count, is_leading=is_leading) == expected
+    assert pack_numbers([*[stored] * count, number], is_leading=is_leading) == pack_column(
+        column([stored] * (count + 1)), is_leading=is_leading
+    )
+
+
 @given(st.lists(st.tuples(INT64, INT64), min_size=1, max_size=20))
 def test_differences_of_any_numbers_can_be_undone(pairs: list[tuple[int, int]]) -> None:
     ones, others = (column(numbers) for numbers in zip(*pairs, strict=True))
@@ -99,6 +115,25 @@ def test_garbage_is_a_column_or_corrupt(data: bytes, count: int | None) -> None:
     except CorruptLog:
         return
     assert count in (None, len(found))
+
+
+@pytest.mark.parametrize("count", [1, 2, 40])
+@pytest.mark.parametrize(
+    ("field", "number", "bits"),
+    [
+        ("magic", 128, 8),
+        ("byte_size", -(1 << 31) - 1, 32),
+        ("producer_epoch", 1 << 15, 16),
+        ("last_sequence", 1 << 31, 32),
+    ],
+)
+def test_a_number_that_its_field_cannot_hold_is_not_encoded(
+    field: str, number: int, bits: int, count: int
+) -> None:
+    last = FILE_COMMITTED.batches[0]._replace(**{field: number})
+    batches = [FILE_COMMITTED.batches[0]] * (count - 1) + [last]
+    with pytest.raises(ValueError, match=f"{field} of a batch has more than {bits} bits"):
+        encode_record(file_of(*batches))
 
 
 def test_a_number_beyond_64_bits_is_no_column() -> None:
