@@ -21,7 +21,6 @@ from metadata.apply.apply_few import (
     COALESCED_BYTES_MAX,
     ProducerAppend,
     apply_few,
-    producer_after,
 )
 from metadata.apply.apply_transactions import open_in_partitions
 from metadata.apply.transaction import StateTransaction, partition_columns
@@ -35,6 +34,7 @@ from metadata.state.producer_state import (
     ProducerState,
     appended,
     grouped_by_producer,
+    state_after,
     states_array,
     states_list,
 )
@@ -289,9 +289,9 @@ class FileCommits:
         keys = [*dict.fromkeys((append.partition, append.producer_id) for append in self._appends)]
         before = dict(zip(keys, self._states(keys), strict=True))
         states: dict[ProducerKey, ProducerState] = {}
-        for append in self._appends:
-            key = (append.partition, append.producer_id)
-            states[key] = producer_after(states.get(key) or before[key], append)
+        for partition_id, producer_id, *batch in self._appends:
+            key = (partition_id, producer_id)
+            states[key] = state_after(states.get(key) or before[key], *batch)
         self._appends.clear()
         after, difference = write_few_producers(driver, before, states)
         self._state.add(difference)

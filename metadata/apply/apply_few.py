@@ -12,7 +12,6 @@ from metadata.apply.transaction import StateTransaction
 from metadata.records.file_committed import CommittedBatch, FileCommittedRecord
 from metadata.state.commit_answer import BatchAnswer, pack_answers
 from metadata.state.image import PartitionState
-from metadata.state.producer_state import ProducerBatch, ProducerState, state_after
 from metadata.state.schema import BATCHES, Row
 from metadata.transaction_operations import OpenTransaction
 from wal.coordinates import NO_TRANSACTION, TopicIdPartition
@@ -208,14 +207,3 @@ def _check_position(
         raise CorruptState(
             f"{record.object_key}: not one answer for each of {len(answers)} batches"
         )
-
-
-# -- producers ----------------------------------------------------------------------------------
-
-
-def producer_after(state: ProducerState | None, append: ProducerAppend) -> ProducerState:
-    """What is remembered of a producer after it has appended a batch."""
-    _, _, epoch, base_sequence, last_sequence, base_offset, append_time_ms = append
-    return state_after(
-        state, epoch, ProducerBatch(base_sequence, last_sequence, base_offset, append_time_ms)
-    )

@@ -187,8 +187,7 @@ def decide_rows(
                     continue
             if batch.transaction_number != NO_TRANSACTION:
                 transactions.append(key, batch, base)
-            remembered = ProducerBatch(base_sequence, last_sequence, base, now_ms)
-            producers[key] = state_after(state, epoch, remembered)
+            producers[key] = state_after(state, epoch, base_sequence, last_sequence, base, now_ms)
         partition.end = base + batch.record_count
         accepted.append(_committed(batch, position, base, last_sequence, now_ms))
         answers.append(BatchAnswer(base, now_ms, log_start))

@@ -57,12 +57,33 @@ _STATE: Final = np.dtype(
 assert _STATE.itemsize == 132
 _ONE_STATE: Final = struct.Struct("<hH" + "iiqq" * WINDOW + "q")
 assert _ONE_STATE.size == _STATE.itemsize
-_FRONT: Final = struct.Struct("<hH")
-_ONE_BATCH: Final = struct.Struct("<iiqq")
-assert _ONE_BATCH.size == _BATCH.itemsize
 _BATCH_FIELDS: Final = 4
+_BATCH_BYTES: Final = _BATCH.itemsize
 _FRONT_BYTES: Final = 4
+_COUNT_AT: Final = 2
+"""Where the count of batches is: at most five, it is in the first of its two bytes."""
+_TIME_BYTES: Final = 8
 _CHECKSUM_AT: Final = 124
+
+# By the count of batches of a state, what one look at it needs and no more: half of the time. A
+# state has at least one.
+_EPOCH_AND_LAST: Final = [
+    struct.Struct(f"<hxx{_BATCH_BYTES * (count - 1) if count else 0}x4xi")
+    for count in range(WINDOW + 1)
+]
+"""The epoch, and the last sequence of the newest batch."""
+_SEQUENCES: Final = [
+    struct.Struct("<hxx" + "i20x" * (count - 1) + "ii") for count in range(WINDOW + 1)
+]
+"""The epoch, the base sequences of all batches, and the last sequence of the newest."""
+_GROWN: Final = [
+    struct.Struct(f"<hH{_BATCH_BYTES * kept}siiqq{_BATCH_BYTES * (WINDOW - 1 - kept) + 8}x")
+    for kept in range(WINDOW)
+]
+"""A state of batches that are kept, as bytes, and one more."""
+assert {grown.size for grown in _GROWN} == {_STATE.itemsize}
+_TIME: Final = struct.Struct("<q")
+assert _TIME.size == _TIME_BYTES
 
 RECORDS_UNCHECKED_MAX: Final = 1 << 28
 """Eight batches of fewer records do not reach around all sequences: none of the window can be equal
@@ -172,41 +193,48 @@ def plainly_follows(state: ProducerState | None, epoch: int, base_sequence: int)
     """Whether `check_sequence` lets a batch be appended, whatever the time; False: ask it."""
     if state is None:
         return True
-    known_epoch, count, *numbers = _ONE_STATE.unpack(state)
-    end = count * _BATCH_FIELDS
+    known_epoch, *bases, last_sequence = _SEQUENCES[state[_COUNT_AT]].unpack_from(state)
     return (
         epoch == known_epoch
-        and base_sequence == next_sequence(numbers[end - _BATCH_FIELDS + 1])
-        and base_sequence not in numbers[:end:_BATCH_FIELDS]
+        and base_sequence == (last_sequence + 1) & SEQUENCE_MASK
+        and base_sequence not in bases
     )
 
 
-def state_after(state: ProducerState | None, epoch: int, batch: ProducerBatch) -> ProducerState:
-    """`with_batch` of a packed state; the checksum is 0."""
+def state_after(
+    state: ProducerState | None,
+    epoch: int,
+    base_sequence: int,
+    last_sequence: int,
+    base_offset: int,
+    append_time_ms: int,
+) -> ProducerState:
+    """`with_batch` of a packed state, the batch field by field; the checksum is 0."""
     kept = b""
     if state is not None:
-        known_epoch, count = _FRONT.unpack_from(state)
-        end = _FRONT_BYTES + count * _BATCH.itemsize
-        _, last_sequence, _, _ = _ONE_BATCH.unpack_from(state, end - _BATCH.itemsize)
-        if epoch == known_epoch and batch.base_sequence == next_sequence(last_sequence):
-            kept = state[end - min(count, WINDOW - 1) * _BATCH.itemsize : end]
-    front = _FRONT.pack(epoch, len(kept) // _BATCH.itemsize + 1)
+        count = state[_COUNT_AT]
+        known_epoch, known_last = _EPOCH_AND_LAST[count].unpack_from(state)
+        if epoch == known_epoch and base_sequence == (known_last + 1) & SEQUENCE_MASK:
+            end = _FRONT_BYTES + count * _BATCH_BYTES
+            kept = state[end - min(count, WINDOW - 1) * _BATCH_BYTES : end]
+    kept_count = len(kept) // _BATCH_BYTES
     return ProducerState(
-        b"".join((front, kept, _ONE_BATCH.pack(*batch))).ljust(_STATE.itemsize, b"\0")
+        _GROWN[kept_count].pack(
+            epoch, kept_count + 1, kept, base_sequence, last_sequence, base_offset, append_time_ms
+        )
     )
 
 
 def newest_append_ms(state: ProducerState) -> int:
     """When the producer last wrote."""
-    _, count = _FRONT.unpack_from(state)
-    _, _, _, time_ms = _ONE_BATCH.unpack_from(state, _FRONT_BYTES + (count - 1) * _BATCH.itemsize)
+    end = _FRONT_BYTES + state[_COUNT_AT] * _BATCH_BYTES
+    (time_ms,) = _TIME.unpack_from(state, end - _TIME_BYTES)
     return int(time_ms)
 
 
 def stored_state(state: ProducerState) -> bytes:
     """The bytes of the state in its row."""
-    _, count = _FRONT.unpack_from(state)
-    return state[: _FRONT_BYTES + count * _BATCH.itemsize]
+    return state[: _FRONT_BYTES + state[_COUNT_AT] * _BATCH_BYTES]
 
 
 def with_checksum(state: ProducerState, checksum: int) -> ProducerState:

@@ -289,7 +289,7 @@ def test_a_packed_state_goes_by_the_same_rules(
             base, last = batch.base_sequence, batch.last_sequence
             assert verdict(window, base, last, epoch=epoch, now_ms=now_ms) is None
         window = with_batch(window, epoch, batch)
-        state = packed_after(state, epoch, batch)
+        state = packed_after(state, epoch, *batch)
         assert state == pack_window(window)
 
 
