@@ -6,6 +6,8 @@ has the batches at hand, and whoever reads the record from the log need not go t
 """
 
 from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 from metadata.apply.transaction import StateTransaction
@@ -19,6 +21,8 @@ from wal.errors import CorruptState
 
 COALESCED_BYTES_MAX: Final = 1 << 20
 """Byte-contiguous batches become one row up to this size; part of STATE_VERSION."""
+
+_PARTITION: Final = itemgetter(CommittedBatch._fields.index("partition"))
 
 
 class ProducerAppend(NamedTuple):
@@ -46,74 +50,100 @@ class FewBatches(NamedTuple):
     """The batches of transactions, each as if it was the first one of its own."""
 
 
-class _Run:
-    """Batches of one partition that follow each other in the file."""
-
-    __slots__ = ("_bytes", "_end", "_name", "_partition")
-
-    def __init__(self, name: TopicIdPartition, partition: PartitionState) -> None:
-        self._name = name
-        self._partition = partition
-        self._end = partition.high_watermark
-        self._bytes = 0
-
-    def add(self, batch: CommittedBatch) -> None:
-        """Raises CorruptState."""
-        if batch.base_offset != self._end or batch.last_offset < batch.base_offset:
-            raise CorruptState(
-                f"{self._name}: record commits {batch.base_offset}..{batch.last_offset},"
-                f" not from {self._end}"
-            )
-        self._end = batch.last_offset + 1
-        self._bytes += batch.byte_size
-
-    def end(self, state: StateTransaction) -> None:
-        before = self._partition
-        *front, _, planned_end, unplanned_bytes, live_bytes, first_open, last_marker = before
-        after = (
-            *front,
-            self._end,
-            planned_end,
-            unplanned_bytes + self._bytes,
-            live_bytes + self._bytes,
-            first_open,
-            last_marker,
-        )
-        state.put_partition(self._name, before, PartitionState._make(after))
-
-
 def apply_few(state: StateTransaction, file_id: int, record: FileCommittedRecord) -> FewBatches:
     """Append the batches to their partitions. Raises CorruptState: they do not fit the state."""
     rows: list[list[int]] = []
     answers = _refused(record)
     producers: list[ProducerAppend] = []
     opened: list[tuple[TopicIdPartition, OpenTransaction]] = []
-    run: _Run | None = None
-    name: TopicIdPartition | None = None
-    partition_id = log_start = size = 0
-    for batch in record.batches:
-        is_first = run is None or (batch.partition is not name and batch.partition != name)
-        if is_first:
-            if run is not None:
-                run.end(state)
-            name = batch.partition
-            partition = state.partition(name)
-            partition_id, log_start = partition.id, partition.log_start_offset
-            run = _Run(name, partition)
-        assert run is not None
-        run.add(batch)
-        size += batch.byte_size
-        if is_first or not _is_coalesced(rows[-1], batch):
-            rows.append(_row(partition_id, file_id, batch))
-        _answer(record, answers, batch, log_start)
-        if batch.producer_id >= 0:
-            producers.append(_append(partition_id, batch))
-        if batch.transaction_number != NO_TRANSACTION:
-            opened.append((batch.partition, _open(partition_id, batch)))
-    if run is not None:
-        run.end(state)
+    size = 0
+    for name, run in groupby(record.batches, _PARTITION):
+        before = state.partition(name)
+        partition_id, log_start, end = before.id, before.log_start_offset, before.high_watermark
+        run_bytes = 0
+        row: list[int] | None = None
+        for batch in run:
+            # Each field once, and without calls: this loop runs for every batch of small objects.
+            (
+                _,
+                position,
+                _,
+                byte_offset,
+                byte_size,
+                base_offset,
+                last_offset,
+                append_time_ms,
+                max_timestamp_ms,
+                timestamp_type,
+                producer_id,
+                epoch,
+                base_sequence,
+                last_sequence,
+                number,
+            ) = batch
+            if base_offset != end or last_offset < base_offset:
+                raise CorruptState(
+                    f"{name}: record commits {base_offset}..{last_offset}, not from {end}"
+                )
+            end = last_offset + 1
+            run_bytes += byte_size
+            if row is None or not _is_coalesced(row, batch):
+                # In the order of the columns of `batches`.
+                row = [
+                    partition_id,
+                    last_offset,
+                    base_offset,
+                    file_id,
+                    byte_offset,
+                    byte_size,
+                    1,
+                    timestamp_type,
+                    append_time_ms,
+                    max_timestamp_ms,
+                ]
+                rows.append(row)
+            _check_position(record, answers, position)
+            answers[position] = BatchAnswer(base_offset, append_time_ms, log_start)
+            if producer_id >= 0:
+                producers.append(
+                    ProducerAppend(
+                        partition_id,
+                        producer_id,
+                        epoch,
+                        base_sequence,
+                        last_sequence,
+                        base_offset,
+                        append_time_ms,
+                    )
+                )
+            if number != NO_TRANSACTION:
+                opened.append(
+                    (
+                        name,
+                        OpenTransaction(
+                            partition_id, base_offset, producer_id, epoch, number, append_time_ms
+                        ),
+                    )
+                )
+        size += run_bytes
+        state.put_partition(name, before, _grown(before, end, run_bytes))
     packed = pack_answers([answer for answer in answers if answer is not None])
     return FewBatches(state.added_few(BATCHES, rows), size, packed, producers, opened)
+
+
+def _grown(before: PartitionState, end: int, size: int) -> PartitionState:
+    *front, _, planned_end, unplanned_bytes, live_bytes, first_open, last_marker = before
+    return PartitionState._make(
+        (
+            *front,
+            end,
+            planned_end,
+            unplanned_bytes + size,
+            live_bytes + size,
+            first_open,
+            last_marker,
+        )
+    )
 
 
 def _is_coalesced(row: list[int], batch: CommittedBatch) -> bool:
@@ -132,45 +162,6 @@ def _is_coalesced(row: list[int], batch: CommittedBatch) -> bool:
     return True
 
 
-def _row(partition_id: int, file_id: int, batch: CommittedBatch) -> list[int]:
-    """In the order of the columns of `batches`."""
-    return [
-        partition_id,
-        batch.last_offset,
-        batch.base_offset,
-        file_id,
-        batch.byte_offset,
-        batch.byte_size,
-        1,
-        batch.timestamp_type,
-        batch.log_append_time_ms,
-        batch.max_timestamp_ms,
-    ]
-
-
-def _append(partition_id: int, batch: CommittedBatch) -> ProducerAppend:
-    return ProducerAppend(
-        partition_id,
-        batch.producer_id,
-        batch.producer_epoch,
-        batch.base_sequence,
-        batch.last_sequence,
-        batch.base_offset,
-        batch.log_append_time_ms,
-    )
-
-
-def _open(partition_id: int, batch: CommittedBatch) -> OpenTransaction:
-    return OpenTransaction(
-        partition_id,
-        batch.base_offset,
-        batch.producer_id,
-        batch.producer_epoch,
-        batch.transaction_number,
-        batch.log_append_time_ms,
-    )
-
-
 # -- the answer ---------------------------------------------------------------------------------
 
 
@@ -186,18 +177,6 @@ def _refused(record: FileCommittedRecord) -> list[BatchAnswer | None]:
             base_offset, append_time_ms, log_start, code, is_duplicate=int(code == 0)
         )
     return answers
-
-
-def _answer(
-    record: FileCommittedRecord,
-    answers: list[BatchAnswer | None],
-    batch: CommittedBatch,
-    log_start_offset: int,
-) -> None:
-    _check_position(record, answers, batch.position)
-    answers[batch.position] = BatchAnswer(
-        batch.base_offset, batch.log_append_time_ms, log_start_offset
-    )
 
 
 def _check_position(

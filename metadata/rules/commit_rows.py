@@ -145,7 +145,7 @@ def decide_rows(
     """Decide what becomes of the batches; the states of their producers must be known."""
     accepted: list[CommittedBatch] = []
     answers: list[BatchAnswer] = []
-    partitions: dict[TopicIdPartition, _Partition | None] = {}
+    partitions: dict[TopicIdPartition, _Partition] = {}
     producers: dict[ProducerKey, ProducerState] = {}
     transactions = _Transactions(view, now_ms)
     name: TopicIdPartition | None = None
@@ -153,12 +153,9 @@ def decide_rows(
     for position, batch in enumerate(batches):
         if batch.partition is not name:
             name = batch.partition
-            if name not in partitions:
-                known = view.partition(name)
-                partitions[name] = (
-                    None if known is None else _Partition(known, known.high_watermark)
-                )
-            partition = partitions[name]
+            partition = partitions.get(name)
+            if partition is None and (known := view.partition(name)) is not None:
+                partition = partitions[name] = _Partition(known, known.high_watermark)
         if partition is None:
             answers.append(BatchAnswer(refusal=UNKNOWN_PARTITION))
             continue
@@ -205,7 +202,7 @@ def decide_rows(
                 found.before, found.end, transactions.first_offsets.get(found.before.id, NO_OFFSET)
             )
             for name, found in partitions.items()
-            if found is not None and found.end > found.before.high_watermark
+            if found.end > found.before.high_watermark
         },
         producers=producers,
         opened=[*transactions.opened.values()],
