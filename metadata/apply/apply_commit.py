@@ -286,12 +286,12 @@ class FileCommits:
             self._appends.clear()
 
     def _flush_few_producers(self, driver: sqlite3.Connection) -> None:
-        keys = [*dict.fromkeys((append.partition, append.producer_id) for append in self._appends)]
+        keys = [*dict.fromkeys([append[:2] for append in self._appends])]
         before = dict(zip(keys, self._states(keys), strict=True))
         states: dict[ProducerKey, ProducerState] = {}
-        for partition_id, producer_id, *batch in self._appends:
-            key = (partition_id, producer_id)
-            states[key] = state_after(states.get(key) or before[key], *batch)
+        for append in self._appends:
+            key = append[:2]
+            states[key] = state_after(states.get(key) or before[key], *append[2:])
         self._appends.clear()
         after, difference = write_few_producers(driver, before, states)
         self._state.add(difference)

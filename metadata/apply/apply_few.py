@@ -127,7 +127,7 @@ def apply_few(state: StateTransaction, file_id: int, record: FileCommittedRecord
                 )
         size += run_bytes
         state.put_partition(name, before, _grown(before, end, run_bytes))
-    packed = pack_answers([answer for answer in answers if answer is not None])
+    packed = pack_answers(tuple([answer for answer in answers if answer is not None]))
     return FewBatches(state.added_few(BATCHES, rows), size, packed, producers, opened)
 
 

@@ -196,7 +196,7 @@ def decide_rows(
             if answer.refusal or answer.is_duplicate
         ),
         commits=commits_of_few(answers, batches),
-        packed=pack_answers(answers),
+        packed=pack_answers(tuple(answers)),
         partitions={
             name: with_high_watermark(
                 found.before, found.end, transactions.first_offsets.get(found.before.id, NO_OFFSET)
