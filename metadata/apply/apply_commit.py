@@ -23,7 +23,7 @@ from metadata.apply.apply_few import (
     apply_few,
 )
 from metadata.apply.apply_transactions import open_in_partitions
-from metadata.apply.transaction import StateTransaction, partition_columns
+from metadata.apply.transaction import StateTransaction
 from metadata.operations import TOMBSTONE
 from metadata.records.file_committed import CommittedBatches, FileCommittedRecord
 from metadata.state.commit_answer import Answer, pack_answer
@@ -91,7 +91,7 @@ class FileCommits:
         state = self._state
         if isinstance(record.batches, CommittedBatches) or len(record.batches) > FEW_MAX:
             batches = CommittedBatches.of(record.batches)
-            partitions = [state.partition(partition) for partition in batches.partitions]
+            partitions = state.partitions(batches.partitions)
             live_rows, live_bytes = self._append_runs(file_id, batches, partitions)
             self._append_to_producers(batches, partitions)
             answer = pack_answer(_answer(record, batches, partitions))
@@ -170,7 +170,7 @@ class FileCommits:
                 end = _first_repeated(ids, first)
             now = partitions
             if first:
-                now = [self._state.partition(name) for name in batches.partitions[first:end]]
+                now = self._state.partitions(batches.partitions[first:end])
             made, added = self._append_distinct(file_id, batches, first, end, now[: end - first])
             rows += made
             size += added
@@ -242,11 +242,11 @@ class FileCommits:
         high_watermarks: Int64s,
         sizes: Int64s,
     ) -> None:
-        columns = partition_columns(partitions)
-        columns[_HIGH_WATERMARK] = high_watermarks
-        columns[_UNPLANNED_BYTES] += sizes
-        columns[_LIVE_BYTES] += sizes
-        after = tuples(PartitionState, *columns.tolist())
+        fields: list[Sequence[int]] = [*zip(*partitions, strict=True)]
+        fields[_HIGH_WATERMARK] = high_watermarks.tolist()
+        for field in (_UNPLANNED_BYTES, _LIVE_BYTES):
+            fields[field] = (column(fields[field]) + sizes).tolist()
+        after = tuples(PartitionState, *fields)
         self._state.put_partitions(partitions, dict(zip(names, after, strict=True)))
 
     # -- producers ------------------------------------------------------------------------------

@@ -97,6 +97,14 @@ class StateTransaction:
             raise CorruptState(f"a record names the unknown partition {partition}")
         return state
 
+    def partitions(self, partitions: Sequence[TopicIdPartition]) -> Sequence[PartitionState]:
+        """`partition` for many."""
+        if not self.changes.partitions:
+            states = [*map(self.image.partitions.get, partitions)]
+            if all(states):
+                return cast(Sequence[PartitionState], states)
+        return [*map(self.partition, partitions)]
+
     def has_acl(self, rule: AclBinding) -> bool:
         changed = self.changes.acls.get(rule)
         return rule in self.image.acls if changed is None else changed
