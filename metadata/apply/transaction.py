@@ -55,7 +55,7 @@ class StateTransaction:
 
     def __init__(self, connection: Connection, image: CommittedImage) -> None:
         self.connection = connection
-        self.driver: Final = _driver_of(connection)
+        self.driver: Final = cast(sqlite3.Connection, connection.connection.driver_connection)
         """For what runs in every commit: going through SQLAlchemy costs more than SQLite does."""
         self.image = image
         self.coordinator_id: Final = image.coordinator_id
@@ -75,7 +75,7 @@ class StateTransaction:
         """Write the applied offset and the state hash; nothing is committed."""
         changes = self.changes
         changes.state_hash = self._hash % HASH_MODULUS
-        write_applied(self.connection, changes, last_record_crc=crc32c(last_record))
+        write_applied(self.driver, changes, last_record_crc=crc32c(last_record))
         return changes
 
     # -- what is there ----------------------------------------------------------------------------
@@ -225,7 +225,7 @@ def partition_columns(partitions: Collection[PartitionState]) -> Int64s:
     return numbers.reshape(len(partitions), len(PartitionState._fields)).T.copy()
 
 
-def write_applied(connection: Connection, changes: Changes, *, last_record_crc: int) -> None:
+def write_applied(driver: sqlite3.Connection, changes: Changes, *, last_record_crc: int) -> None:
     """Say in the same transaction how far the metadata log was applied."""
     values = (
         0,
@@ -237,8 +237,4 @@ def write_applied(connection: Connection, changes: Changes, *, last_record_crc: 
         changes.began_ms,
         to_signed(changes.state_hash),
     )
-    _driver_of(connection).execute(_UPSERT_APPLIED, (*values, schema.APPLIED_CHECKSUM(values)))
-
-
-def _driver_of(connection: Connection) -> sqlite3.Connection:
-    return cast(sqlite3.Connection, connection.connection.driver_connection)
+    driver.execute(_UPSERT_APPLIED, (*values, schema.APPLIED_CHECKSUM(values)))

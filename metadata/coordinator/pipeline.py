@@ -100,13 +100,11 @@ class _Group:
     operations: list[_Operation] = field(default_factory=list)
     outcomes: list[object | DisklessError] = field(default_factory=list)
     batches: list[Sequence[bytes]] = field(default_factory=list)
+    record_count: int = 0
+    """Of all `batches`."""
     has_segments: bool = False
     may_be_durable: bool = False
     """An append of its records has begun."""
-
-    @property
-    def record_count(self) -> int:
-        return sum(len(batch) for batch in self.batches)
 
     def answer(self) -> None:
         for operation, outcome in zip(self.operations, self.outcomes, strict=True):
@@ -358,6 +356,7 @@ class Pipeline:
                 group.batches.append([encode_record(record) for record in decision.records])
                 group.has_segments |= isinstance(decision.records[0], SegmentCommittedRecord)
                 view.next_offset += len(decision.records)
+        group.record_count = view.next_offset - group.first_offset
         return group
 
     def _now_ms(self) -> int:

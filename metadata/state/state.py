@@ -21,8 +21,7 @@ Blocking calls run in threads of this object: one for the writer, a few for read
 import asyncio
 import logging
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self, TypeVar
 from uuid import UUID
@@ -262,12 +261,14 @@ class StateDatabase:
     def _write(self, work: Callable[[Connection], _Result]) -> _Result:
         engine = opened(self._writer_engine)
         try:
-            with self._checked(), translated_errors():
+            with translated_errors():
                 # Taking it from the pool and giving it back costs as much as a small transaction.
                 writer = self._writer = self._writer or engine.connect()
                 with writer.begin():
                     return work(writer)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, CorruptState):
+                self.doubt()
             self._give_back_writer()  # What a failed rollback left, the pool throws away.
             raise
 
@@ -277,13 +278,8 @@ class StateDatabase:
             writer.close()
 
     def _read(self, work: Callable[[Connection], _Result]) -> _Result:
-        with self._checked():
-            return run_in_transaction(self._reader_engine, work)
-
-    @contextmanager
-    def _checked(self) -> Iterator[None]:
         try:
-            yield
+            return run_in_transaction(self._reader_engine, work)
         except CorruptState:
             self.doubt()
             raise
