@@ -261,9 +261,10 @@ class CommittedImage:
     def _merge_producers(self, producers: dict[ProducerKey, ProducerState | None]) -> None:
         """The least recently written leave first; one that is needed again is read from SQLite."""
         cache = self.producers
-        for key in producers:
+        for key, producer in producers.items():
             cache.pop(key, None)
-        cache.update((key, producer) for key, producer in producers.items() if producer is not None)
+            if producer is not None:
+                cache[key] = producer
         while len(cache) > self._producers_max:
             del cache[next(iter(cache))]
 
