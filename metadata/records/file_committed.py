@@ -46,6 +46,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby, repeat
+from operator import itemgetter
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -244,12 +245,11 @@ def encode_file_committed(record: FileCommittedRecord) -> bytes:
         INT64.pack(record.committed_at_ms),
         record.request_digest,
     ]
-    topics: list[bytes] = []
-    topic_count = 0
-    for topic_id, runs in groupby(partitions, lambda partition: partition[0]):
-        topics += (topic_id.bytes, uvarint(len([*runs])), NO_TAGS)
-        topic_count += 1
-    return b"".join((*parts, uvarint(topic_count + 1), *topics, *body))
+    topics = [
+        topic_id.bytes + uvarint(len([*runs])) + NO_TAGS
+        for topic_id, runs in groupby(partitions, itemgetter(0))
+    ]
+    return b"".join((*parts, uvarint(len(topics) + 1), *topics, *body))
 
 
 _Encoded = tuple[Sequence[TopicIdPartition], Sequence[bytes]]

@@ -203,8 +203,7 @@ def encode_record(record: MetadataRecord) -> EncodedRecord:
 
     Raises: ValueError when a number does not fit its field.
     """
-    api_key, version, encode = _ENCODERS[type(record)]
-    frame = uvarint(FRAME_VERSION) + uvarint(api_key) + uvarint(version)
+    frame, encode = _ENCODERS[type(record)]
     try:
         encoded = EncodedRecord(frame + encode(record))
     except (struct.error, ValueError) as error:
@@ -270,9 +269,15 @@ RECORD_TYPES: Final[Mapping[int, type[Any]]] = {
 }
 """What each api key stands for."""
 
-_ENCODERS: Final[Mapping[type[Any], tuple[int, int, Callable[[Any], bytes]]]] = {
-    **{kind: (api_key, 0, _LAYOUTS[api_key].write) for api_key, kind in _KINDS.items()},
-    FileCommittedRecord: (FILE_COMMITTED, 1, encode_file_committed),
+
+def _frame(api_key: int, version: int) -> bytes:
+    """What stands before the fields of a record."""
+    return uvarint(FRAME_VERSION) + uvarint(api_key) + uvarint(version)
+
+
+_ENCODERS: Final[Mapping[type[Any], tuple[bytes, Callable[[Any], bytes]]]] = {
+    **{kind: (_frame(api_key, 0), _LAYOUTS[api_key].write) for api_key, kind in _KINDS.items()},
+    FileCommittedRecord: (_frame(FILE_COMMITTED, 1), encode_file_committed),
 }
 _DECODERS: Final[Mapping[tuple[int, int], Callable[[FieldReader], MetadataRecord]]] = {
     **{(api_key, 0): of.read for api_key, of in _LAYOUTS.items()},
