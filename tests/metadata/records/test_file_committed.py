@@ -130,7 +130,8 @@ def test_garbage_is_a_column_or_corrupt(data: bytes, count: int | None) -> None:
 def test_a_number_that_its_field_cannot_hold_is_not_encoded(
     field: str, number: int, bits: int, count: int
 ) -> None:
-    last = FILE_COMMITTED.batches[0]._replace(**{field: number})
+    changed: dict[str, Any] = {field: number}
+    last = FILE_COMMITTED.batches[0]._replace(**changed)
     batches = [FILE_COMMITTED.batches[0]] * (count - 1) + [last]
     with pytest.raises(ValueError, match=f"{field} of a batch has more than {bits} bits"):
         encode_record(file_of(*batches))
