@@ -206,10 +206,13 @@ class Contender:
         return self.partition.coordinator
 
     async def following(self, leader: "Contender") -> None:
-        """Return when it has applied all that `leader` has, and knows who leads."""
+        """Return when it has applied what `leader` has, and knows who leads.
+
+        What is in the store a follower may have applied before the leader has.
+        """
         await until(
             lambda: (
-                self.replica.applied_offset >= leader.replica.applied_offset
+                self.replica.applied_offset == leader.replica.applied_offset
                 and self.partition.leader is not None
                 and self.partition.leader.broker_id == leader.candidate.broker_id
             ),
