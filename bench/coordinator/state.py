@@ -252,8 +252,9 @@ def _note_applied(
     timestamp_ms: int,
     state_hash: int,
 ) -> None:
-    changes = StateTransaction(connection, CommittedImage(producers_max=1)).changes
+    transaction = StateTransaction(connection, CommittedImage(producers_max=1))
+    changes = transaction.changes
     changes.next_offset = next_offset
     changes.timestamp_ms = timestamp_ms
     changes.state_hash = state_hash
-    write_applied(connection, changes, last_record_crc=last_record_crc)
+    write_applied(transaction.driver, changes, last_record_crc=last_record_crc)
