@@ -6,6 +6,7 @@ not ours.
 """
 
 import argparse
+import gc
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -109,6 +110,16 @@ TOGETHER: Final[Mapping[str, Sequence[str]]] = {
 }
 
 
+def _leave_garbage_alone() -> None:
+    """Have the garbage collector not look again at what is loaded, which are many modules.
+
+    A consumer gets thousands of messages a call, and after a few thousand objects it looked at all
+    there are. That took two thirds of the time, whoever the broker was: 150 MB/s instead of 450.
+    """
+    gc.collect()
+    gc.freeze()
+
+
 def main() -> int:
     groups = {**GROUPS, **APART}
     names = (*groups, *TOGETHER)
@@ -128,6 +139,7 @@ def main() -> int:
     report = Report()
     expanded = [name for group in wanted for name in TOGETHER.get(group, [group])]
     for name in dict.fromkeys(expanded):
+        _leave_garbage_alone()
         groups[name](report)
         report.write()
     report.print()
