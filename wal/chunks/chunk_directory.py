@@ -168,7 +168,7 @@ class ChunkDirectory:
         try:
             if self._directory_lock is None:
                 self._directory_lock = DirectoryLock(self.path)
-            names = os.listdir(self.path)
+            names = {*os.listdir(self.path)}
             quarantined = self._quarantine.numbers()
         except BlockingIOError as error:
             raise StorageFailed(f"{self.path}: another broker uses this directory") from error
@@ -391,17 +391,19 @@ class ChunkDirectory:
         if scan is None:
             return None
         committed = scan.committed
-        if committed is not None and scan.torn:
-            raise CorruptChunk(f"{scan.torn}, in a chunk that was committed")
         if scan.torn:
+            if committed is not None:
+                raise CorruptChunk(f"{scan.torn}, in a chunk that was committed")
             log.warning("torn tail cut", reason=scan.torn, batches_kept=len(scan.batches))
             cut_tail(paths, scan, self._disk)
-        layout = ObjectLayout.of(scan.batches)
-        notes, index_bytes = scan.notes, scan.index_bytes
-        if notes is None:
-            notes = b""
-            if committed is None:
-                notes, index_bytes = self._note_recovered(paths, scan, layout.extents.partitions)
+        layout, plan = ObjectLayout.of(scan.batches), None
+        notes, index_bytes = scan.notes or b"", scan.index_bytes
+        if committed is not None:
+            plan = layout.plan(scan.identity, notes)
+            if CommitRecord.of(plan) != CommitRecord.decode(committed):
+                raise CorruptChunk(f"{paths.idx}: not the batches that were committed")
+        elif scan.notes is None:
+            notes, index_bytes = self._note_recovered(paths, scan, layout.extents.partitions)
         chunk = SealedChunk(
             self._open_data,
             self._lock,
@@ -412,11 +414,9 @@ class ChunkDirectory:
             data_bytes=scan.data_bytes,
             index_bytes=index_bytes,
             notes=notes,
+            plan=plan,
         )
         if committed is not None:
-            plan = layout.plan(scan.identity, notes)
-            if CommitRecord.decode(committed) != CommitRecord.of(plan):
-                raise CorruptChunk(f"{paths.idx}: not the batches that were committed")
             chunk.forget_plan()
         return chunk
 

@@ -12,7 +12,7 @@ Source: Mofka's default partition manager, "Crash recovery".
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -29,10 +29,14 @@ from wal.chunks.chunk import (
     ChunkPaths,
 )
 from wal.chunks.chunk_batches import BATCH_ROW, ChunkBatches, ChunkEntry, is_intact
+from wal.chunks.sealed_chunk import COMMITTED_CONTENT
 from wal.crc import crc32c
 from wal.disk import SYSTEM_DISK, Disk
 from wal.errors import CorruptChunk, StorageFailed
 from wal.fd_cache import FdCache, FdHandle
+
+_COMMITTED_BYTES: Final = RECORD_HEAD_BYTES + COMMITTED_CONTENT.size
+assert _COMMITTED_BYTES % RECORD_ALIGNMENT == 0
 
 
 class ChunkScan(NamedTuple):
@@ -227,7 +231,10 @@ class _Scanner:
                 position = record.end
 
     def _is_committed(self) -> bool:
-        """Whether .idx ends with the record of a commit."""
+        """Whether .idx has the record of a commit; at its end, unless something is wrong."""
+        last = self._record(max(len(self._index) - _COMMITTED_BYTES, CHUNK_HEADER_BYTES))
+        if not isinstance(last, str) and last.kind == COMMITTED:
+            return True
         records = self._good_behind(CHUNK_HEADER_BYTES - RECORD_ALIGNMENT)
         return any(record.kind == COMMITTED for record in records)
 
@@ -249,8 +256,9 @@ class _Scanner:
             return f"{self._at(record.position)} names byte {offsets[elsewhere[0]]} of .data"
         if offsets[-1] + lengths[-1] > self._data_size:
             return f"{self._at(record.position)} points behind the end of .data"
-        wrongs = (self._wrong_with(record, entry) for entry in batches if reads_data)
-        return next(filter(None, wrongs), "")
+        if not reads_data:
+            return ""
+        return next(filter(None, (self._wrong_with(record, entry) for entry in batches)), "")
 
     def _wrong_with(self, record: _Record, entry: ChunkEntry) -> str:
         data = memoryview(self._data.pread(entry.length_bytes, entry.data_offset))
