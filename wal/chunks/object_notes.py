@@ -53,7 +53,7 @@ from wal.batch_extents import BatchExtents
 from wal.coordinates import BatchExtent, TopicIdPartition
 from wal.errors import CorruptObject
 from wal.ulid import decode_ulid, encode_ulid
-from wal.wire.fields import FieldReader, sized_string, uvarint, uvarints
+from wal.wire.fields import FieldReader, sized_string, to_zigzag, uvarint, uvarints
 
 NOTES_KEPT_MAX: Final = 256
 """Commits that wait for an object to carry them; a broker has one or a few per upload lane."""
@@ -302,9 +302,8 @@ def _committed(note: CommitNote) -> tuple[bytes, bytes]:
         if base_offset < 0:
             numbers.append(0)
             continue
-        delta = append_time_ms - first
-        # The middle one as zigzag.
-        numbers += (base_offset + 1, delta << 1 ^ delta >> 63, base_offset - log_start_offset)
+        delta = to_zigzag(append_time_ms - first)
+        numbers += (base_offset + 1, delta, base_offset - log_start_offset)
     numbers.append(len(note.exceptions))
     previous = 0
     for position, kind in sorted(note.exceptions.items()):
