@@ -12,6 +12,7 @@ it:
 - `topics`: topic configs and names
 - `sasl`: how clients log in, without a socket
 - `transactions`: transactional ids, and how their transactions end
+- `produce`: from a Produce request to its chunk, and from the commit to its answer
 - `replica`: append and fetch, and what waits for them
 - `sinks`: checks staged objects before they are committed, and shares out their commits
 - `groups`: consumer groups of both protocols

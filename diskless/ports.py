@@ -11,7 +11,8 @@ the whole request. `diskless/api/errors.py` decides which Kafka code a client ge
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import Final, NamedTuple, Protocol
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
 from diskless.loop.early_end import EarlyEnd
@@ -57,18 +58,26 @@ class ClientInfo(NamedTuple):
         return tuple.__new__(ClientInfo, (*self[:-1], request_id))
 
 
-class AppendBatch(NamedTuple):
-    """What a Produce request holds for one partition.
+class ProducedTopic(NamedTuple):
+    """A topic in a Produce request."""
 
-    The callee owns `records` from the moment `append` is called and releases it when done, also
-    when it answers with an error. None stands for a null records field.
+    named: str | UUID
+    """By its id where the version has that."""
+    batch_count: int
+    """How many of the request's batches are its."""
+
+
+class ProducedBatches(NamedTuple):
+    """What a Produce request holds, in its order.
+
+    The caller owns `frame` until the steps of the call have ended; the callee shares what it needs
+    for longer.
     """
 
-    topic_id: UUID | None
-    """Set only by versions that name topics by id; then `topic_name` is empty."""
-    topic_name: str
-    partition: int
-    records: FragmentChain | None
+    topics: Sequence[ProducedTopic]
+    rows: bytes
+    """One for each batch, see diskless/protocol/batch_scan.py; they say where it is in `frame`."""
+    frame: FragmentChain
 
 
 class FetchPartition(NamedTuple):
@@ -169,12 +178,15 @@ class ScramAdmin(Protocol):
         ...
 
 
+NOTHING_REFUSED: Final[Mapping[Any, DisklessError]] = MappingProxyType({})
+
+
 class ReplicaManager(Protocol):
     """Append and fetch; owns the purgatories."""
 
     def append(
         self,
-        batches: Sequence[AppendBatch],
+        batches: ProducedBatches,
         *,
         timeout_ms: int,
         produce_version: int,

@@ -19,5 +19,6 @@ Folders, each importing only those above it:
 What all of them use stands here: `operations` (the coordinator's operations as values), `rewrites`,
 `table_operations`, `sink_operations`, `transaction_operations` and `feed_operations` (those about
 rewriting segments, about tables, sinks, transactions, and followers of a log), `acls`,
-`access_tokens`, `metadata_settings`, `retention_settings`, and `metadata_version`.
+`access_tokens`, `batch_commits` (the answers to a commit as columns), `metadata_settings`,
+`retention_settings`, and `metadata_version`.
 """

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import uvloop
 
 from bench.tools.report import Report
-from diskless.replica.purgatory import DelayedOperation, Purgatory
+from diskless.loop.purgatory import DelayedOperation, Purgatory
 
 OPERATIONS: Final = 100_000
 KEYS: Final = 1_000

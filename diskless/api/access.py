@@ -13,7 +13,6 @@ that named a topic by id may not be allowed to know what it is called.
 """
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 from uuid import UUID
 
@@ -26,7 +25,7 @@ from diskless.authorization import (
     Authorizer,
     ResourceType,
 )
-from diskless.ports import ClientInfo, TopicsById
+from diskless.ports import NOTHING_REFUSED, ClientInfo, TopicsById
 from wal.errors import ClusterAuthorizationFailed, DisklessError, TopicAuthorizationFailed
 
 _Row = TypeVar("_Row")
@@ -36,7 +35,6 @@ _Answer = TypeVar("_Answer", bound=Mapping[str, Any])
 Refused = Mapping[Hashable, DisklessError]
 """What may not be, of what was asked for, and why."""
 
-NOTHING_REFUSED: Final[Refused] = MappingProxyType({})
 
 NOT_ASKED: Final = -(2**31)
 """Authorized operations when the request did not ask for them."""

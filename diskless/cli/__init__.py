@@ -5,7 +5,8 @@
   beside what it does
 - `serve`: a broker as a process; `tables`: what commands print
 - `verify`, `rebuild`: the work of these commands
-- `metadata_dump`, `snapshot_list`, `metadata_sources`: `diskless metadata`, and where it reads from
+- `dumps`: what is stored, as tables
+- `snapshot_list`, `metadata_sources`: `diskless metadata`, and where it reads from
 - `acl`: `diskless acl`; `user`: `diskless user`; `transactions`: `diskless transaction`; `tier`:
   `diskless tier`
 - `topic_client`, `quota_client`, `admin_connection`: what `diskless topic` and `diskless quota` ask

@@ -98,7 +98,7 @@ def _offset(text: str) -> int:
 
 
 def _metadata_dump(options: argparse.Namespace) -> int:
-    from diskless.cli.metadata_dump import Dump
+    from diskless.cli.dumps.metadata_dump import Dump
     from diskless.cli.metadata_sources import Range, read_broker, read_bucket, read_directory
 
     wanted = Range(
@@ -133,7 +133,7 @@ def _metadata_dump(options: argparse.Namespace) -> int:
 def _metadata_snapshots(options: argparse.Namespace) -> int:
     import json
 
-    from diskless.cli.metadata_dump import time_text
+    from diskless.cli.dumps.metadata_dump import time_text
     from diskless.cli.snapshot_list import list_snapshots
     from diskless.cli.tables import print_tables, table
 

@@ -204,8 +204,8 @@ def add_dumps(commands: Commands) -> None:
 
 
 def _chunk_dump(options: argparse.Namespace) -> int:
+    from diskless.cli.dumps.stored_dump import dump_chunk
     from diskless.cli.tables import print_dump
-    from wal.chunks.dump import dump_chunk
 
     print_dump(dump_chunk(options.file))
     return 0
@@ -215,8 +215,8 @@ def _wal_dump(options: argparse.Namespace) -> int:
     import asyncio
     import random
 
+    from diskless.cli.dumps.stored_dump import Dump, dump_wal_index
     from diskless.cli.tables import print_dump
-    from wal.chunks.dump import Dump, dump_wal_index
     from wal.chunks.wal_object import WalObjectReader
     from wal.clock import SystemClock
     from wal.coordinates import ObjectKey

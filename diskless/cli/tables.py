@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import Progress, TaskID
 from rich.table import Table
 
-from wal.chunks.dump import Dump
+from diskless.cli.dumps.stored_dump import Dump
 
 _UNLIMITED_WIDTH: Final = 100_000
 

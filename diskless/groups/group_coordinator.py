@@ -43,8 +43,8 @@ from diskless.groups.live_groups import Dormant, LiveGroup, LiveGroups, as_group
 from diskless.groups.offsets import GroupPartition, OffsetManager, TopicsWith
 from diskless.groups.settings import GroupSettings
 from diskless.loop.long_work import Steps
+from diskless.loop.purgatory import Purgatory
 from diskless.ports import ClientInfo
-from diskless.replica.purgatory import Purgatory
 from metadata.records.groups import GroupKind
 from wal.clock import Clock, Sleep
 from wal.errors import DisklessError, InvalidSettings, OutcomeUnknown, Retriable

@@ -28,8 +28,8 @@ from diskless.groups.group_store import GroupStore
 from diskless.groups.offsets import TopicsWith
 from diskless.groups.settings import GroupSettings
 from diskless.loop.long_work import Steps, mapped
+from diskless.loop.purgatory import Purgatory
 from diskless.ports import ClientInfo, FollowedPartition
-from diskless.replica.purgatory import Purgatory
 from diskless.transactions.errors import TransactionNotKnown
 from diskless.transactions.numbered_batches import Numbers, as_producer_error
 from diskless.transactions.transaction_router import Producer

@@ -33,7 +33,7 @@ from diskless.groups.group_machine import Assign, Removed, Reply, Store
 from diskless.groups.group_store import GroupStore
 from diskless.logs import Pace
 from diskless.loop.long_work import LongWork, Unfinished
-from diskless.replica.purgatory import DelayedOperation, Purgatory
+from diskless.loop.purgatory import DelayedOperation, Purgatory
 from metadata.records.groups import GroupKind
 from wal.clock import Clock
 from wal.errors import DisklessError, NotCoordinator, OutcomeUnknown, Retriable

@@ -4,7 +4,7 @@ A worker has no replicas and no coordinators; what it has instead is in `diskles
 """
 
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from diskless.config import Config
@@ -33,6 +33,10 @@ class PathClient(Coordinator, Protocol):
     """The coordinators, what is known of partitions, and when that changes."""
 
     def partition_state(self, partition: TopicIdPartition) -> KnownEnds | None: ...
+
+    def partition_states(
+        self, partitions: Sequence[TopicIdPartition]
+    ) -> Sequence[KnownEnds | None]: ...
 
     def subscribe(self, listener: Callable[[Collection[TopicIdPartition]], None]) -> None: ...
 

@@ -15,7 +15,7 @@ from diskless.parts.process_parts import Ground, State
 from diskless.parts.storage import Storage
 from diskless.parts.write_path import WritePath
 from diskless.ports import LEADER_EPOCH
-from diskless.replica.batch_lanes import BatchLanes
+from diskless.produce.batch_lanes import BatchLanes
 from diskless.replica.batch_reader import BatchReader
 from diskless.replica.extent_source import ExtentSource, OtherChunks
 from diskless.replica.replica_manager import ReplicaManager

@@ -15,7 +15,7 @@ import structlog
 from diskless.parts.background import run_until_stop
 from diskless.parts.process_parts import Ground, State
 from diskless.parts.storage import Storage
-from diskless.replica.commit_lane import CommitLane
+from diskless.produce.commit_lane import CommitLane
 from diskless.replica.replica_manager import append_failed
 from diskless.shared.chunk_notices import ChunkNotices
 from diskless.topics.noted_facts import NotedFacts
@@ -65,7 +65,7 @@ class WritePath:
             lane=lane,
             disk=disk,
             topics=facts.topic,
-            floors=facts.floor,
+            floors=facts.floors,
             commits=self.journal,
         )
         self.lane: Final = CommitLane(

@@ -1,8 +1,8 @@
-"""Produce by hand: cuts a request into shared slices of the received frame and copies nothing.
+"""Produce by hand: reads a request where it lies in the received frame and copies no records.
 
 A Produce frame may be 100 MiB of records and some bytes of structure. The decoder reads the
-structure where it lies, in whatever fragments the socket delivered, and gives out each partition's
-records as a slice that shares those fragments.
+structure where it lies, in whatever fragments the socket delivered, and makes a row of each batch
+(diskless/protocol/batch_scan.py), which says where in the frame it is.
 
 Or it is nothing but structure, a hundred thousand partitions of it. So decoder and encoder are
 steps (`diskless.loop.long_work`), which yield after every `PARTITIONS_AT_ONCE`.
@@ -19,20 +19,26 @@ from struct import Struct
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from diskless.loop.long_work import Steps, done_at_once
-from diskless.ports import AppendBatch
-from diskless.protocol.wire import ProtocolError, Reader, array_count, nullable_string, string
+import numpy as np
+
+from diskless.loop.long_work import Steps
+from diskless.ports import ProducedBatches, ProducedTopic
+from diskless.protocol.batch_scan import SCANNED, scan_partitions
+from diskless.protocol.wire import Reader, array_count, nullable_string, string
+from metadata.batch_commits import BatchCommits
 from wal.chunks.buffer import ChainCutter, FragmentChain
+from wal.columns import Int64s, row_type
+from wal.records.batch_preparation import SUMMED_AT_ONCE_BYTES
 from wal.wire.fields import INT32, NO_TAGS, NO_UUID
 
 PARTITIONS_AT_ONCE: Final = 64
-"""Decoded or encoded between two yields: a quarter of a millisecond."""
+"""Decoded between two yields, or encoded where it is done one by one: a quarter of a millisecond.
+"""
 
 FLEXIBLE_FROM: Final = 9
 TOPIC_IDS_FROM: Final = 13
 
 _ACKS_AND_TIMEOUT: Final = Struct(">hi")
-_PARTITION_AND_LENGTH: Final = Struct(">ii")
 
 # partition, error, base offset, log append time [, log start offset]
 _ROW_3: Final = Struct(">ihqq")
@@ -43,14 +49,12 @@ _NO_MESSAGE_9: Final = b"\1\0" + NO_TAGS
 
 
 class ProduceRequest(NamedTuple):
-    """`batches` in the order of the request; `topics` says how they group."""
+    """A request, but for what its header says."""
 
     transactional_id: str | None
     acks: int
     timeout_ms: int
-    topics: list[tuple[str | UUID, int]]
-    """As the request names it, and how many of the batches are its."""
-    batches: list[AppendBatch]
+    batches: ProducedBatches
 
 
 class ProducedRow(NamedTuple):
@@ -67,73 +71,56 @@ class ProducedRow(NamedTuple):
 
 
 def decode_request(version: int, frame: FragmentChain, reader: Reader) -> Steps[ProduceRequest]:
-    """Read a request from where `reader` stands in `frame`; the slices share its fragments.
+    """Read a request from where `reader` stands in `frame`, which the caller goes on to own.
 
-    The caller owns the slices, and keeps owning `frame`. Raises ProtocolError, with all slices
-    released; they are, too, when the steps are closed on the way.
+    Raises ProtocolError.
     """
     flexible = version >= FLEXIBLE_FROM
-    batches: list[AppendBatch] = []
     cutter = ChainCutter(frame)
-    topic_id: UUID | None = None
-    name = ""
+    topics: list[ProducedTopic] = []
+    rows: list[bytes] = []
     left = PARTITIONS_AT_ONCE
-    try:
-        transactional_id = reader.nullable_string(flexible=flexible)
-        acks, timeout_ms = reader.unpack(_ACKS_AND_TIMEOUT)
-        topics: list[tuple[str | UUID, int]] = []
-        for _ in range(reader.array_count(flexible=flexible, item_bytes_min=2)):
-            if version >= TOPIC_IDS_FROM:
-                topic_id = reader.topic_id() or NO_UUID
-            else:
-                name = reader.string(flexible=flexible)
-            count = reader.array_count(flexible=flexible, item_bytes_min=5)
-            for _ in range(count):
-                if not left:
-                    yield
-                    left = PARTITIONS_AT_ONCE
-                left -= 1
-                if flexible:
-                    partition, length = reader.int32(), reader.uvarint() - 1
-                else:
-                    partition, length = reader.unpack(_PARTITION_AND_LENGTH)
-                records = None
-                if length >= 0:
-                    records = cutter.share(reader.pass_over(length), length)
-                elif length < -1:
-                    raise ProtocolError(f"{length} bytes")
-                # Half the time of a call of the NamedTuple.
-                batches.append(tuple.__new__(AppendBatch, (topic_id, name, partition, records)))
-                if flexible:
-                    reader.skip_tags()
-            if flexible:
-                reader.skip_tags()
-            topics.append((name if topic_id is None else topic_id, count))
-            if not left:
+    transactional_id = reader.nullable_string(flexible=flexible)
+    acks, timeout_ms = reader.unpack(_ACKS_AND_TIMEOUT)
+    for _ in range(reader.array_count(flexible=flexible, item_bytes_min=2)):
+        named: str | UUID
+        if version >= TOPIC_IDS_FROM:
+            named = reader.topic_id() or NO_UUID
+        else:
+            named = reader.string(flexible=flexible)
+        count = missing = reader.array_count(flexible=flexible, item_bytes_min=5)
+        topics.append(ProducedTopic(named, count))
+        left -= 1
+        while True:
+            if left <= 0:
                 yield
                 left = PARTITIONS_AT_ONCE
-            left -= 1
+            if not missing:
+                break
+            some = scan_partitions(
+                cutter,
+                reader,
+                min(missing, left),
+                flexible=flexible,
+                summed_bytes_max=SUMMED_AT_ONCE_BYTES,
+            )
+            rows.append(some)
+            scanned = len(some) // SCANNED.size
+            # Fewer than asked for: their checksums took the time of more.
+            left = left - scanned if scanned == min(missing, left) else 0
+            missing -= scanned
         if flexible:
             reader.skip_tags()
-    except (ProtocolError, GeneratorExit):
-        done_at_once(release(batches))
-        raise
-    return ProduceRequest(transactional_id, acks, timeout_ms, topics, batches)
-
-
-def release(batches: Sequence[AppendBatch]) -> Steps[None]:
-    """Give back the slices of batches that will not be appended."""
-    for position, batch in enumerate(batches):
-        if position and position % PARTITIONS_AT_ONCE == 0:
-            yield
-        if batch.records is not None:
-            batch.records.release()
+    if flexible:
+        reader.skip_tags()
+    batches = ProducedBatches(topics, rows[0] if len(rows) == 1 else b"".join(rows), frame)
+    return ProduceRequest(transactional_id, acks, timeout_ms, batches)
 
 
 def encode_response(
     version: int,
-    topics: Sequence[tuple[str | UUID, int]],
-    rows: Iterable[bytes],
+    topics: Sequence[ProducedTopic],
+    rows: "Iterable[bytes] | EqualRows",
     *,
     throttle_ms: int = 0,
 ) -> Steps[bytes]:
@@ -144,10 +131,15 @@ def encode_response(
     flexible = version >= FLEXIBLE_FROM
     out = [array_count(len(topics), flexible=flexible)]
     left = PARTITIONS_AT_ONCE
-    next_rows = iter(rows)
+    next_rows = iter(()) if isinstance(rows, EqualRows) else iter(rows)
+    first = 0
     for name, count in topics:
         out.append(name.bytes if isinstance(name, UUID) else string(name, flexible=flexible))
         out.append(array_count(count, flexible=flexible))
+        if isinstance(rows, EqualRows):
+            out.append(rows.between(first, first + count))
+            first += count
+            count = 0
         while count:
             some = min(count, left)
             out += islice(next_rows, some)
@@ -166,6 +158,42 @@ def encode_response(
     if flexible:
         out.append(NO_TAGS)
     return b"".join(out)
+
+
+class EqualRows(NamedTuple):
+    """Rows of one length, back to back."""
+
+    data: bytes
+    row_bytes: int
+
+    def between(self, start: int, end: int) -> bytes:
+        return self.data[start * self.row_bytes : end * self.row_bytes]
+
+
+def appended_rows(version: int, partitions: Int64s, commits: BatchCommits) -> EqualRows:
+    """The rows of batches that were all appended, as `encode_row` makes each."""
+    kind = _row_type(version)
+    rows = np.zeros(len(commits), kind)
+    rows["partition"] = partitions
+    rows["base_offset"] = commits.base_offset
+    rows["log_append_time_ms"] = commits.log_append_time_ms
+    if version >= 5:
+        rows["log_start_offset"] = commits.log_start_offset
+        end = _no_message(version)
+        if end:
+            rows["end"] = np.void(end)
+    return EqualRows(rows.tobytes(), kind.itemsize)
+
+
+@cache
+def _row_type(version: int) -> np.dtype[np.void]:
+    names = "partition error base_offset log_append_time_ms"
+    if version < 5:
+        return row_type(_ROW_3, names)
+    end = _no_message(version)
+    if not end:
+        return row_type(_ROW_5, f"{names} log_start_offset")
+    return row_type(Struct(f"{_ROW_5.format}{len(end)}s"), f"{names} log_start_offset end")
 
 
 @cache

@@ -27,12 +27,12 @@ from diskless.fetch.fetch_rows import NO_ERRORS, FetchAnswer, FetchRows
 from diskless.fetch.read_ahead import Answered, ReadAhead
 from diskless.loop.early_end import EarlyEnd
 from diskless.loop.long_work import PORTION_ROWS, batched
+from diskless.loop.purgatory import DelayedOperation, Purgatory
 from diskless.ports import AT_ONCE, LEADER_EPOCH, ClientInfo, FetchPartition, FetchResult
 from diskless.replica.batch_reader import BatchReader, ReadRequest, ReadResult
 from diskless.replica.fetch_look import Found, Look, answer_of, refusals_of
 from diskless.replica.log_ends import NOWHERE, LogEnds
 from diskless.replica.metadata_topic import LogPartition, LogRead, MetadataTopic
-from diskless.replica.purgatory import DelayedOperation, Purgatory
 from diskless.replica.served_topics import ServedTopics, Target
 from metadata import operations as ops
 from metadata.clients.coordinator_client import Coordinator

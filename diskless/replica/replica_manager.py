@@ -5,7 +5,7 @@ to the write loop; the commit lane delivers its outcome. The other calls of the 
 their own: diskless/replica/fetcher.py, diskless/replica/offset_lookup.py.
 
 A batch of an idempotent producer that repeats one without outcome is not appended: it waits for the
-outcome of the first (`diskless/replica/delayed_produce.py`). One that belongs to a transaction is
+outcome of the first (`diskless/produce/delayed_produce.py`). One that belongs to a transaction is
 appended with the transaction's number, which a coordinator is asked for
 (`diskless/transactions/numbered_batches.py`).
 
@@ -15,7 +15,7 @@ is not known may still be committed.
 
 Invariants: `append` hands its batches to the write loop before it returns, in request order. Those
 that need work or a number first follow later, and keep the order of their connection within each
-partition (`diskless/replica/batch_lanes.py`). Every batch gets exactly one outcome, and every
+partition (`diskless/produce/batch_lanes.py`). Every batch gets exactly one outcome, and every
 fragment chain is released exactly once. Nothing can be appended to the metadata topic.
 
 Source: "Purgatory Redesign"; KIP-1163/1164; reference behaviour per Kafka's ReplicaManager.
@@ -23,18 +23,26 @@ Source: "Purgatory Redesign"; KIP-1163/1164; reference behaviour per Kafka's Rep
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
+from uuid import UUID
 
 from diskless.fetch.read_ahead import ReadAhead
 from diskless.loop.long_work import Steps
-from diskless.ports import AppendBatch, ClientInfo
-from diskless.replica.batch_lanes import BatchLanes
+from diskless.loop.purgatory import Purgatory
+from diskless.ports import ClientInfo, ProducedBatches
+from diskless.produce.batch_lanes import BatchLanes, CheckedBatch
+from diskless.produce.delayed_produce import (
+    NO_NAME,
+    BatchesUnderWay,
+    BatchWaiter,
+    DelayedProduce,
+)
+from diskless.produce.request_batches import CheckedTopic, RequestBatches
+from diskless.protocol.batch_scan import SCANNED, ScannedBatch, columns_of, scanned_batches
 from diskless.replica.batch_reader import BatchReader
-from diskless.replica.delayed_produce import BatchesUnderWay, BatchWaiter, DelayedProduce
 from diskless.replica.fetcher import Fetcher
 from diskless.replica.metadata_topic import MetadataTopic
 from diskless.replica.offset_lookup import OffsetLookup
-from diskless.replica.purgatory import Purgatory
 from diskless.replica.served_topics import ServedTopics, nothing_new
 from diskless.replica.timestamp_search import TimestampSearch
 from diskless.topics.topic_configs import compression_of, topic_rules
@@ -42,40 +50,21 @@ from diskless.transactions.numbered_batches import ADDED_FROM, NumberedBatches, 
 from diskless.transactions.transaction_numbers import Answer
 from metadata.clients.coordinator_client import Coordinator
 from metadata.operations import BatchCommit, TopicDescription
-from wal.chunks.write_loop import PendingBatch, WriteLoop
+from wal.chunks.batch_rows import batch_names
+from wal.chunks.chunk import PendingBatches
+from wal.chunks.write_loop import WriteLoop
 from wal.clock import Clock
-from wal.coordinates import LOG_APPEND_TIME, TopicIdPartition
-from wal.errors import DisklessError, InvalidRecord, InvalidTopic, detached
-from wal.records.batch_preparation import SUMMED_AT_ONCE_BYTES, NeededWork, needed_work
-from wal.records.batch_validation import TopicRules, check_contents, check_header, opens_records
-from wal.records.recompression import Compression
+from wal.columns import FEW_MAX
+from wal.coordinates import TopicIdPartition
+from wal.errors import DisklessError, InvalidTopic, detached
+from wal.records.batch_validation import opens_records
+from wal.records.plain_batches import are_plain
 from wal.records.record_batch import TRANSACTIONAL_BIT
 
 BATCHES_AT_ONCE: Final = 64
-"""Batches of a request that are checked and handed on between two yields: a millisecond."""
-_SUMMED_BETWEEN_YIELDS_BYTES: Final = 16 << 20
-"""... unless they are together larger than this, which takes 0.7 ms."""
-
-
-class _Appending(NamedTuple):
-    """One Produce request on its way to the write loop."""
-
-    batches: Sequence[AppendBatch]
-    produce: DelayedProduce
-    request_id: int
-    produce_version: int
-    connection_id: int
-    transactional_id: str | None
-
-
-class _TopicRules(NamedTuple):
-    """What produced batches are judged by and made into, made of a topic's configs once."""
-
-    topic: TopicDescription
-    batches: TopicRules
-    compression: Compression | None
-    may_need_work: bool
-    """Whether any batch does that is not very large."""
+"""Batches of a request that are checked one by one between two yields: a millisecond."""
+COLUMNS_AT_ONCE: Final = 1_024
+"""... as columns."""
 
 
 class ReplicaManager:
@@ -119,7 +108,7 @@ class ReplicaManager:
         self._numbers = numbers
         self._topic_defaults = topic_defaults or {}
         # By name: to hash a UUID is Python code.
-        self._rules: dict[str, _TopicRules] = {}
+        self._rules: dict[str, CheckedTopic] = {}
         self._next_request_id = 0
         self.batches_appended = 0
         self.batches_rejected = 0
@@ -144,7 +133,7 @@ class ReplicaManager:
 
     def append(
         self,
-        batches: Sequence[AppendBatch],
+        batches: ProducedBatches,
         *,
         timeout_ms: int,
         produce_version: int,
@@ -153,174 +142,229 @@ class ReplicaManager:
     ) -> Steps["asyncio.Future[Sequence[BatchCommit]]"]:
         """See `diskless.ports.ReplicaManager.append`."""
         future: asyncio.Future[Sequence[BatchCommit]] = self._loop.create_future()
-        produce = DelayedProduce(future, len(batches))
-        request_id = self._next_request_id
-        self._next_request_id = (request_id + 1) & 0x7FFFFFFF
-        request = _Appending(
-            batches, produce, request_id, produce_version, client.connection_id, transactional_id
+        produce = DelayedProduce(future, len(batches.rows) // SCANNED.size)
+        request = RequestBatches(
+            batches,
+            produce,
+            request_id=self._next_request_id,
+            produce_version=produce_version,
+            connection_id=client.connection_id,
+            transactional_id=transactional_id,
         )
-        position = 0
-        try:
-            while position < len(batches):
-                if position:
-                    yield
-                position = self._append_some(request, position)
-        except GeneratorExit:
-            for batch in batches[position:]:
-                if batch.records is not None:
-                    batch.records.release()
-            raise
+        self._next_request_id = (self._next_request_id + 1) & 0x7FFFFFFF
+        yield from self._append_all(request)
         # Only the deadline is watched: outcomes of batches come by themselves.
         self.produce_purgatory.try_complete_else_watch(produce, (), max(timeout_ms, 1) / 1000)
         return future
 
-    def _append_some(self, request: _Appending, position: int) -> int:
-        """Check some batches from `position` on and hand them on; the position behind them."""
-        pending: list[PendingBatch] = []
-        lanes = self._lanes
+    def _append_all(self, request: RequestBatches) -> Steps[None]:
+        """Check the batches topic by topic and hand them on, some at a time."""
+        position = taken = 0
+        numbered = self._numbered(request)
+        for named, count in request.batches.topics:
+            end = position + count
+            while position < end:
+                if taken >= BATCHES_AT_ONCE:
+                    self._hand_on(request, numbered)
+                    numbered = self._numbered(request)
+                    yield
+                    taken = 0
+                start = position
+                try:
+                    topic = self._topic_named(named)
+                except DisklessError as error:
+                    position = end
+                    self._reject(request, range(start, end), error)
+                    taken += 1
+                    continue
+                if numbered is None and self._are_many(topic, end - position):
+                    position = self._take_plain(request, topic, position, end)
+                if position > start:
+                    taken += (position - start) * BATCHES_AT_ONCE // COLUMNS_AT_ONCE + 1
+                    continue
+                # Those that are not plain stand together, as a rule.
+                position = min(end, start + min(FEW_MAX, BATCHES_AT_ONCE - taken))
+                self._take_each(request, topic, start, position, numbered)
+                taken += position - start
+        self._hand_on(request, numbered)
+
+    def _numbered(self, request: RequestBatches) -> NumberedBatches | None:
+        if request.transactional_id is None:
+            return None
+        adds = request.produce_version >= ADDED_FROM
+        return NumberedBatches(self._numbers, request.transactional_id, adds=adds)
+
+    def _are_many(self, topic: CheckedTopic, count: int) -> bool:
+        """Whether these batches are worth columns, and nothing has to be waited for."""
+        return count > FEW_MAX and not topic.may_need_work and self._lanes.are_empty
+
+    def _take_plain(
+        self, request: RequestBatches, topic: CheckedTopic, position: int, end: int
+    ) -> int:
+        """Collect the batches from `position` on that are right and new; where they end.
+
+        The same position when there are only a few.
+        """
+        end = min(end, position + COLUMNS_AT_ONCE)
+        rows = request.batches.rows[position * SCANNED.size : end * SCANNED.size]
+        scanned = columns_of(rows)
+        partition = scanned["partition"]
+        plain = are_plain(
+            scanned,
+            rules=topic.rules,
+            produce_version=request.produce_version,
+            now_ms=self._clock.now_ms(),
+        )
+        plain &= (partition >= 0) & (partition < topic.topic.partition_count)
+        count = len(plain) if plain.all() else int(plain.argmin())
+        if count <= FEW_MAX:
+            return position
+        scanned = scanned[:count]
+        names = request.names_of(topic, scanned)
+        if names and self._under_way.has_any(names):
+            return position
+        request.add_all(topic, position, scanned, names)
+        return position + count
+
+    def _take_each(
+        self,
+        request: RequestBatches,
+        topic: CheckedTopic,
+        start: int,
+        end: int,
+        numbered: NumberedBatches | None,
+    ) -> None:
+        """Check batches one by one; each is collected, waits, repeats another or is refused."""
         now_ms = self._clock.now_ms()
-        left_bytes = _SUMMED_BETWEEN_YIELDS_BYTES
-        end = min(position + BATCHES_AT_ONCE, len(request.batches))
-        rules = named = number = numbered = None
-        if request.transactional_id is not None:
-            adds = request.produce_version >= ADDED_FROM
-            numbered = NumberedBatches(self._numbers, request.transactional_id, adds=adds)
-        while position < end and left_bytes > 0:
-            batch = request.batches[position]
+        batches = scanned_batches(request.batches.rows, start, end)
+        for position, batch in enumerate(batches, start):
             try:
-                # Nearly always the topic of the batch before: its name, or id, is the same object.
-                if rules is None or named is not (batch.topic_id or batch.topic_name):
-                    rules = self._rules_for(batch)
-                    named = batch.topic_id or batch.topic_name
-                valid, needed = self._checked(request, position, rules, now_ms)
-                if numbered is not None:
-                    number = _number_of(valid, rules.topic, numbered)
-                    valid = valid._replace(number_asked_ms=now_ms)
+                self._take(request, topic, position, batch, numbered, now_ms)
             except DisklessError as error:
-                self.batches_rejected += 1
-                request.produce.settle(position, BatchCommit(error=detached(error)))
-                if batch.records is not None:
-                    batch.records.release()
-            else:
-                left_bytes -= valid.header.length_bytes
-                if not self._under_way.is_new(valid.token):
-                    valid.payload.release()
-                elif (needed is None and number is None and lanes.are_empty) or not lanes.takes(
-                    valid,
-                    needed,
-                    client=request.connection_id,
-                    hand_on=self._hand_on_one,
-                    refuse=self._refuse,
-                    number=number,
-                ):
-                    pending.append(valid)
-            position += 1
-        if pending:
-            self._hand_on(pending)
+                self._reject(request, (position,), error)
+
+    def _take(
+        self,
+        request: RequestBatches,
+        topic: CheckedTopic,
+        position: int,
+        batch: ScannedBatch,
+        numbered: NumberedBatches | None,
+        now_ms: int,
+    ) -> None:
+        """Raises the Rejected that names what is wrong."""
+        if not 0 <= batch.partition < topic.topic.partition_count:
+            description = topic.topic
+            self._topics.with_partition(description.name, description.topic_id, batch.partition)
+        needed = request.check(topic, batch, now_ms=now_ms)
+        number = None
+        if numbered is not None:
+            number = _number_of(topic.topic, batch, numbered)
+        row = request.row_of(topic, batch)
+        name = NO_NAME
+        if batch.header.producer_id >= 0:
+            (name,) = batch_names(row)
+            if self._under_way.has_any((name,)):
+                waiter = BatchWaiter(request.produce, (position,), bytearray(row))
+                if self._under_way.is_repeat(name, waiter):
+                    return
+        if needed is None and number is None and self._lanes.are_empty:
+            request.add(topic, position, batch, row, name)
+            return
+        waiter = BatchWaiter(request.produce, (position,), bytearray(row))
+        if name:
+            self._under_way.add(waiter, (name,))
+        checked = CheckedBatch(
+            TopicIdPartition(topic.topic.topic_id, batch.partition),
+            batch.header,
+            topic.rules.timestamp_type,
+            request.request_id,
+            request.batches.frame.share(batch.position, batch.size),
+            waiter,
+        )
+        if numbered is not None:
+            checked = checked._replace(number_asked_ms=now_ms)
+        is_held = self._lanes.takes(
+            checked,
+            needed,
+            client=request.connection_id,
+            hand_on=self._hand_on_one,
+            refuse=self._refuse,
+            number=number,
+        )
+        if not is_held:
+            # Nothing of its partition waits.
+            checked.payload.release()
+            request.add(topic, position, batch, row, name)
+
+    def _hand_on(self, request: RequestBatches, numbered: NumberedBatches | None) -> None:
+        """What was collected goes to the write loop, and what waits for numbers is asked for."""
+        collected = request.pending()
+        if collected is not None:
+            pending, waiter, names = collected
+            if names:
+                self._under_way.add(waiter, names)
+            self._append(pending)
         if numbered is not None:
             numbered.ask()
-        return position
 
-    def _hand_on(self, batches: Sequence[PendingBatch]) -> None:
+    def _hand_on_one(self, batch: CheckedBatch) -> None:
+        self._append(batch.pending)
+
+    def _append(self, pending: PendingBatches) -> None:
         try:
-            self._write_loop.append_nowait(batches)
+            self._write_loop.append_nowait(pending)
         except DisklessError as error:
-            for batch in batches:
-                _refuse(batch, detached(error))
+            pending.payload.release()
+            pending.token.all_failed(detached(error))
         else:
-            self.batches_appended += len(batches)
+            self.batches_appended += pending.batch_count
 
-    def _hand_on_one(self, batch: PendingBatch) -> None:
-        self._hand_on((batch,))
+    def _reject(
+        self, request: RequestBatches, positions: Sequence[int], error: DisklessError
+    ) -> None:
+        self.batches_rejected += len(positions)
+        failed = BatchCommit(error=detached(error))
+        request.produce.settle(positions, [failed] * len(positions))
 
-    def _refuse(self, batch: PendingBatch, error: DisklessError) -> None:
+    def _refuse(self, batch: CheckedBatch, error: DisklessError) -> None:
         self.batches_rejected += 1
-        _refuse(batch, error)
+        batch.payload.release()
+        batch.token.all_failed(error)
 
-    def _rules_for(self, batch: AppendBatch) -> _TopicRules:
+    def _topic_named(self, named: str | UUID) -> CheckedTopic:
         """Raises UnknownTopicId, UnknownPartition, InvalidTopic."""
-        topic = self._topics.with_partition(batch.topic_name, batch.topic_id, batch.partition)
+        name, topic_id = ("", named) if isinstance(named, UUID) else (named, None)
+        topic = self._topics.with_partition(name, topic_id, 0)
         if self._topics.is_internal(topic):
             raise InvalidTopic(f"{topic.name} is the cluster's own: clients can only read it")
         return self._rules_of(topic)
 
-    def _checked(
-        self, request: _Appending, position: int, rules: _TopicRules, now_ms: int
-    ) -> tuple[PendingBatch, NeededWork | None]:
-        """Kafka's per-partition checks. Raises the Rejected that names what is wrong."""
-        batches, produce, request_id, produce_version, _, transactional_id = request
-        _, _, partition, records = batch = batches[position]
-        topic, batch_rules, _, may_need_work = rules
-        if not 0 <= partition < topic.partition_count:
-            self._rules_for(batch)
-        if records is None or records.length_bytes == 0:
-            raise InvalidRecord(f"no batch for {topic.name}-{partition}")
-        payload = records.views()
-        header = check_header(
-            payload,
-            total_bytes=records.length_bytes,
-            rules=batch_rules,
-            produce_version=produce_version,
-        )
-        needed = None
-        has_transactional_id = transactional_id is not None
-        if may_need_work or header.length_bytes > SUMMED_AT_ONCE_BYTES:
-            needed = needed_work(
-                header,
-                batch_rules,
-                rules.compression,
-                now_ms=now_ms,
-                has_transactional_id=has_transactional_id,
-            )
-        if needed is None or not needed.is_unchecked:
-            check_contents(
-                payload,
-                header,
-                rules=batch_rules,
-                now_ms=now_ms,
-                has_transactional_id=has_transactional_id,
-            )
-        timestamp_type = batch_rules.timestamp_type
-        has_append_time = timestamp_type == LOG_APPEND_TIME
-        pending = PendingBatch(
-            # Half the time of a call of the NamedTuple.
-            tuple.__new__(TopicIdPartition, (topic.topic_id, partition)),
-            header,
-            timestamp_type,
-            request_id,
-            records,
-            BatchWaiter(produce, position, has_append_time, topic.name, partition, header),
-        )
-        return pending, needed
-
-    def _rules_of(self, topic: TopicDescription) -> _TopicRules:
+    def _rules_of(self, topic: TopicDescription) -> CheckedTopic:
         known = self._rules.get(topic.name)
         # Whatever changes about a topic makes another description of it.
         if known is None or known.topic is not topic:
             configs = {**self._topic_defaults, **topic.configs}
             rules, compression = topic_rules(configs), compression_of(configs)
             may_need_work = compression is not None or opens_records(rules)
-            known = _TopicRules(topic, rules, compression, may_need_work)
+            id_bytes = topic.topic_id.bytes
+            known = CheckedTopic(topic, id_bytes, rules, compression, may_need_work)
             self._rules[topic.name] = known
         return known
 
 
 def _number_of(
-    batch: PendingBatch, topic: TopicDescription, numbered: NumberedBatches
+    topic: TopicDescription, batch: ScannedBatch, numbered: NumberedBatches
 ) -> Answer | None:
     """None: the batch belongs to no transaction. Raises InvalidProducerIdMapping."""
     if not batch.header.attributes & TRANSACTIONAL_BIT:
         return None
-    partition = batch.partition
-    return numbered.number_of(partition, batch.header, topic.coordinator_of(partition.partition))
+    index = batch.partition
+    partition = TopicIdPartition(topic.topic_id, index)
+    return numbered.number_of(partition, batch.header, topic.coordinator_of(index))
 
 
-def _refuse(batch: PendingBatch, error: DisklessError) -> None:
-    batch.payload.release()
-    batch.token.batch_done(BatchCommit(error=error))
-
-
-def append_failed(batches: Sequence[PendingBatch], error: DisklessError) -> None:
+def append_failed(batches: Sequence[PendingBatches], error: DisklessError) -> None:
     """The write loop could not store these batches: that is their outcome."""
-    for batch in batches:
-        batch.token.batch_done(BatchCommit(error=error))
+    for some in batches:
+        some.token.all_failed(error)

@@ -112,7 +112,6 @@ class SiblingChunks:
             paths,
             scan.identity,
             scan.batches,
-            tokens=(),
             data_bytes=scan.data_bytes,
             index_bytes=scan.index_bytes,
             plan=plan,

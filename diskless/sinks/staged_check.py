@@ -28,7 +28,7 @@ from uuid import UUID
 
 from metadata.operations import WRITE_AHEAD_MULTI_SEGMENT, CommitFile
 from metadata.sink_operations import StagedFile
-from wal.chunks.chunk_batches import INDEX_ENTRY
+from wal.chunks.batch_rows import INDEX_ENTRY
 from wal.chunks.wal_object import (
     OBJECT_HEADER_BYTES,
     TRAILER_BYTES,
@@ -45,6 +45,7 @@ from wal.coordinates import (
     BatchExtent,
     ObjectKey,
 )
+from wal.crc import crc32c
 from wal.errors import (
     BatchRejected,
     CorruptObject,
@@ -59,7 +60,7 @@ from wal.records.batch_preparation import BatchWork, NeededWork
 from wal.records.batch_validation import TopicRules, check_contents, check_header, opens_records
 from wal.records.compression import CODEC_NAMES
 from wal.records.recompression import Compression
-from wal.records.record_batch import BatchHeader
+from wal.records.record_batch import CRC_START, BatchHeader, unchecked_header
 from wal.stores.object_store import ObjectStore
 
 COMMITS_AT_ONCE: Final = 4
@@ -268,13 +269,15 @@ def _judge(
         view = data[position : position + extent.length_bytes]
         position += extent.length_bytes
         with _naming(key, extent):
-            header = check_header(
-                [view],
-                total_bytes=extent.length_bytes,
+            header = unchecked_header([view])
+            check_header(
+                header,
+                size=extent.length_bytes,
                 rules=topic.rules,
                 produce_version=_PRODUCE_VERSION,
             )
-            check_contents([view], header, rules=topic.rules, now_ms=now_ms)
+            actual_crc = crc32c(view[CRC_START:])
+            check_contents(header, actual_crc, rules=topic.rules, now_ms=now_ms)
             told = extent.record_count, extent.crc, extent.max_timestamp_ms
             if told != (header.record_count, header.crc, header.max_timestamp_ms):
                 raise InvalidRecord("the object's index says something else of it")

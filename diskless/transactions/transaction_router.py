@@ -7,11 +7,10 @@ leads, the answer is NotTransactionCoordinator, whereupon clients ask who does.
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from diskless.loop.long_work import each
-from diskless.ports import FollowedPartition, ProducerIds
+from diskless.ports import NOTHING_REFUSED, FollowedPartition, ProducerIds
 from diskless.transactions.errors import (
     NotTransactionCoordinator,
     TransactionCoordinatorUnavailable,
@@ -39,9 +38,6 @@ from metadata.transaction_operations import (
 from wal.clock import Clock, Sleep
 from wal.coordinates import TopicIdPartition
 from wal.errors import DisklessError, InvalidRequest, InvalidTransactionTimeout, UnknownPartition
-
-NOTHING_REFUSED: Final[Mapping[Any, DisklessError]] = MappingProxyType({})
-
 
 OUTCOMES: Final = ("committed", "aborted", "timed_out")
 

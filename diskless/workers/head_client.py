@@ -125,6 +125,12 @@ class HeadClient(Coordinator):
         """Returns where its log begins and ends, as far as the head has told."""
         return self._known.partition_state(partition)
 
+    def partition_states(
+        self, partitions: Sequence[TopicIdPartition]
+    ) -> Sequence[PartitionEnd | None]:
+        """`partition_state` of many."""
+        return [*map(self._known.partition_state, partitions)]
+
     def subscribe(self, listener: Callable[[Collection[TopicIdPartition]], None]) -> None:
         """Call `listener` with the partitions that changed in any way."""
         self._known.subscribe(listener)

@@ -7,7 +7,8 @@ from typing import NamedTuple
 from metadata.clients.shares import in_parallel, partitions_of, taken
 from metadata.operations import CATALOGUE, BatchCommit, CommitFile, CommittedFile
 from metadata.rules.files import permuted_owners
-from wal.coordinates import TopicIdPartition
+from wal.batch_extents import BatchExtents
+from wal.coordinates import BatchExtent, TopicIdPartition
 from wal.errors import NotCoordinator, ObjectExpired, Rejected
 
 
@@ -28,14 +29,26 @@ def divided(
     """The shares of each coordinator, in the order of the files; no batches: the catalogue's."""
     shares: dict[int, list[FileShare]] = {}
     for place, file in enumerate(files):
-        positions_of: dict[int, list[int]] = {}
-        for position, partition in enumerate(partitions_of(file.batches)):
-            positions_of.setdefault(coordinator_of(partition), []).append(position)
+        positions_of = _positions_of(file.batches, coordinator_of)
         is_whole = len(positions_of) <= 1
         for coordinator, positions in (positions_of or {CATALOGUE: []}).items():
             share = file if is_whole else replace(file, batches=taken(file.batches, positions))
             shares.setdefault(coordinator, []).append(FileShare(place, positions, share, is_whole))
     return shares
+
+
+def _positions_of(
+    batches: Sequence[BatchExtent], coordinator_of: Callable[[TopicIdPartition], int]
+) -> Mapping[int, Sequence[int]]:
+    """Where the batches of each coordinator are."""
+    if isinstance(batches, BatchExtents):
+        coordinators = set(map(coordinator_of, batches.partitions))
+        if len(coordinators) == 1:
+            return {coordinators.pop(): range(len(batches))}
+    positions_of: dict[int, list[int]] = {}
+    for position, partition in enumerate(partitions_of(batches)):
+        positions_of.setdefault(coordinator_of(partition), []).append(position)
+    return positions_of
 
 
 def put_together(
@@ -48,6 +61,8 @@ def put_together(
     refuses, and what nobody led, concerns those batches alone; repeating the commit then gives the
     others their first answer again.
     """
+    if all(share.is_whole for shares, _ in answered for share in shares):
+        return _whole(files, answered)
     refused: dict[int, CommittedFile] = {}
     batches: list[list[BatchCommit]] = [[BatchCommit()] * len(file.batches) for file in files]
     for shares, answers in answered:
@@ -61,6 +76,21 @@ def put_together(
             for position, commit in zip(share.positions, commits, strict=True):
                 batches[share.place][position] = commit
     return [refused.get(place) or CommittedFile(some) for place, some in enumerate(batches)]
+
+
+def _whole(
+    files: Sequence[CommitFile],
+    answered: Sequence[tuple[Sequence[FileShare], Sequence[CommittedFile]]],
+) -> Sequence[CommittedFile]:
+    """Files of which no coordinator has a part alone."""
+    found: list[CommittedFile] = [CommittedFile()] * len(files)
+    for shares, answers in answered:
+        for share, answer in zip(shares, answers, strict=True):
+            if answer.error is not None and not isinstance(answer.error, Rejected | ObjectExpired):
+                failed = [BatchCommit(error=answer.error)] * len(share.positions)
+                answer = CommittedFile(failed)
+            found[share.place] = answer
+    return found
 
 
 async def commit_divided(

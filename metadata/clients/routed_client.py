@@ -162,6 +162,15 @@ class RoutedClient(TypedCoordinator):
         replica = self._replica_of(partition)
         return None if replica is None else replica.image.partitions.get(partition)
 
+    def partition_states(
+        self, partitions: Sequence[TopicIdPartition]
+    ) -> Sequence[PartitionState | None]:
+        """`partition_state` of many."""
+        known = self._local.partitions
+        if len(known) == 1:
+            return [*map(known[0].replica.image.partitions.get, partitions)]
+        return [*map(self.partition_state, partitions)]
+
     def live_bytes(self, partition: TopicIdPartition) -> int | None:
         """Size of a partition's live data, as this broker's replica has it; None: unknown."""
         state = self.partition_state(partition)

@@ -30,6 +30,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from metadata.batch_commits import BatchCommits
 from metadata.messages.codec import (
     Address,
     AnswerShape,
@@ -43,7 +44,7 @@ from metadata.messages.codec import (
 from metadata.messages.shapes import Addressed
 from metadata.operations import BatchCommit, CommitFile, CommittedFile
 from wal.batch_extents import BatchExtents
-from wal.columns import Int64s, Rows, row_type
+from wal.columns import FEW_MAX, Int64s, Rows, row_type
 from wal.coordinates import CREATE_TIME, NO_TRANSACTION, ObjectKey
 from wal.errors import DisklessError, InvalidRecord, NotCoordinator, ObjectExpired, Rejected
 from wal.records.record_batch import MAGIC_V2
@@ -231,6 +232,14 @@ def _write_commits(
     """`commits` are those of `message.file.batches`; the refused ones are put between them."""
     refused = message.refused
     parts.append(uvarint(len(commits) + len(refused) + 1))
+    if isinstance(commits, BatchCommits) and not commits.errors and not refused:
+        rows = np.zeros(len(commits), _RESULT_ROW)
+        for name in _RESULT_FIELDS:
+            rows[name] = getattr(commits, name)
+        is_create_time = BatchExtents.of(message.file.batches).timestamp_type == CREATE_TIME
+        rows["log_append_time_ms"][is_create_time] = -1
+        parts.append(rows.tobytes())
+        return
     pack = BATCH_RESULT.pack
     position = 0
     timestamp_types = BatchExtents.of(message.file.batches).timestamp_type.tolist()
@@ -259,6 +268,8 @@ def _refusal(error: DisklessError) -> bytes:
 
 
 _COMMIT_FIELDS: Final = struct.Struct(">xxxqqqBx")
+_RESULT_FIELDS: Final = ("base_offset", "log_append_time_ms", "log_start_offset", "is_duplicate")
+_RESULT_ROW: Final = row_type(_COMMIT_FIELDS, " ".join(_RESULT_FIELDS))
 
 
 def _read_commits(reader: MessageReader, message: CommitFileMessage) -> Sequence[BatchCommit]:
@@ -275,6 +286,14 @@ def _read_commits(reader: MessageReader, message: CommitFileMessage) -> Sequence
         or any(data[start + size - 1 : end : size])
     ):
         reader.skip(count * size)
+        if count > FEW_MAX:
+            rows = np.frombuffer(data[start:end], _RESULT_ROW)
+            *numbers, is_duplicate = (rows[name].astype(np.int64) for name in _RESULT_FIELDS)
+            return BatchCommits(
+                **dict(zip(_RESULT_FIELDS, numbers, strict=False)),
+                is_duplicate=is_duplicate != 0,
+                errors={},
+            )
         return [
             BatchCommit(base_offset, append_time_ms, log_start_offset, is_duplicate != 0)
             for base_offset, append_time_ms, log_start_offset, is_duplicate in (

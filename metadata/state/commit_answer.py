@@ -1,4 +1,4 @@
-"""Stores the answer to a commit, and turns it into a list of `BatchCommit`s.
+"""Stores the answer to a commit, and turns it into `BatchCommit`s.
 
 The first answer and the answer to a re-sent commit are the same numbers, decided or read back, and
 their errors come from the same function, so they are equal by construction. Errors are stored as
@@ -16,11 +16,12 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from metadata.batch_commits import BatchCommits
 from metadata.operations import BatchCommit
 from metadata.records.columns import pack_column, pack_numbers, read_column
 from wal import errors
 from wal.batch_extents import BatchExtents
-from wal.columns import Int64s, tuples
+from wal.columns import Int64s
 from wal.coordinates import BatchExtent
 from wal.wire.fields import FieldReader
 
@@ -115,17 +116,27 @@ def commits_of_few(
     ]
 
 
-def commits_of(answer: Answer, batches: BatchExtents) -> Sequence[BatchCommit]:
+def commits_of(answer: Answer, batches: BatchExtents) -> BatchCommits:
     """The answer to the request whose batches are `batches`. Raises CorruptState."""
     count = len(answer.base_offset)
     if count != len(batches):
         raise errors.CorruptState(f"a stored answer for {count} batches to {len(batches)}")
-    is_duplicate = answer.is_duplicate.astype(np.bool_)
-    offered = (numbers.tolist() for numbers in (*answer[:3], is_duplicate))
-    commits = tuples(BatchCommit, *offered, [None] * count)
-    for place in np.flatnonzero(answer.refusal).tolist():
-        commits[place] = BatchCommit(error=_error(int(answer.refusal[place]), batches.at(place)))
-    return commits
+    refused = np.flatnonzero(answer.refusal)
+    errors_at = {
+        place: _error(int(answer.refusal[place]), batches.at(place)) for place in refused.tolist()
+    }
+    base_offset, log_append_time_ms, log_start_offset = answer[:3]
+    if errors_at:
+        base_offset, log_append_time_ms, log_start_offset = (
+            np.where(answer.refusal == 0, numbers, -1) for numbers in answer[:3]
+        )
+    return BatchCommits(
+        base_offset=base_offset,
+        log_append_time_ms=log_append_time_ms,
+        log_start_offset=log_start_offset,
+        is_duplicate=(answer.is_duplicate != 0) & (answer.refusal == 0),
+        errors=errors_at,
+    )
 
 
 def _error(code: int, batch: BatchExtent) -> errors.Rejected:

@@ -192,7 +192,7 @@ def _main() -> int:
     import aioboto3  # noqa: F401
     import uvloop  # noqa: F401
 
-    import diskless.cli.metadata_dump
+    import diskless.cli.dumps.metadata_dump
     import diskless.cli.rebuild
     import diskless.cli.serve
     import diskless.cli.topic_client

@@ -39,8 +39,10 @@ from tiering.segment_reader import SegmentReader, TimestampPosition
 from tiering.segment_verification import verify_segment
 from tiering.segment_writer import FileBody, SegmentWriter
 from wal.coordinates import CREATE_TIME, LOG_APPEND_TIME, ObjectKey
+from wal.crc import crc32c_of
 from wal.errors import CorruptObject, CorruptSegment
 from wal.records.batch_validation import UNBOUNDED_MS, TopicRules, check_contents, check_header
+from wal.records.record_batch import unchecked_header
 from wal.records.record_columns import LocatedBatch, decode_batches
 from wal.stores.object_store import BytesBody
 
@@ -87,8 +89,9 @@ def prepared(data: bytes, max_timestamp_ms: int = NOW) -> PreparedBatch:
 def accepted(batch: PreparedBatch) -> PreparedBatch:
     """The batch, after the checks of a Produce request."""
     payload = [memoryview(batch.data)]
-    header = check_header(payload, total_bytes=len(batch.data), rules=RULES, produce_version=9)
-    check_contents(payload, header, rules=RULES, now_ms=NOW)
+    header = unchecked_header(payload)
+    check_header(header, size=len(batch.data), rules=RULES, produce_version=9)
+    check_contents(header, crc32c_of(payload, 21), rules=RULES, now_ms=NOW)
     return batch
 
 

@@ -32,12 +32,12 @@ accounts for memory gives each ChainBuilder a `Borrower`, which hears of every b
 of its return, however many chains hold it in between.
 
 Source: Redpanda, "Thread-per-core buffer management" (size classes, reference-counted sharing);
-Mofka, "Caches and buffer pools" (tiers, preallocation, growth on demand).
+Mofka, "Caches and buffer pools" (tiers, growth on demand).
 """
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 SIZE_MIN: Final = 512
@@ -138,18 +138,15 @@ class BufferPoolStatistics(NamedTuple):
     reused: int
     """Fragments served from a free list."""
     allocated: int
-    """Fragments for which memory was allocated within the cap, preallocation included."""
+    """Fragments for which memory was allocated within the cap."""
     grown: int
     """Fragments allocated beyond the cap."""
 
 
 class BufferPool:
-    """Free buffers per size class, `max_bytes` over all classes (`wal.buffer.pool.max.bytes`).
+    """Free buffers per size class, `max_bytes` over all classes (`wal.buffer.pool.max.bytes`)."""
 
-    `preallocate` maps a size class to how many of its buffers to allocate now.
-    """
-
-    def __init__(self, max_bytes: int, *, preallocate: Mapping[int, int] | None = None) -> None:
+    def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._free: list[list[memoryview]] = [[] for _ in SIZE_CLASSES]
         self._free_bytes = 0
@@ -160,16 +157,6 @@ class BufferPool:
         self._reused = 0
         self._allocated = 0
         self._grown = 0
-        for size, count in (preallocate or {}).items():
-            if size not in SIZE_CLASSES:
-                raise ValueError(f"{size} is not a size class")
-            if self._free_bytes + size * count > max_bytes:
-                raise ValueError(f"{count} buffers of {size} bytes do not fit under {max_bytes}")
-            self._free[SIZE_CLASSES.index(size)] = [
-                memoryview(bytearray(size)) for _ in range(count)
-            ]
-            self._free_bytes += size * count
-            self._allocated += count
 
     def get(self, wanted_bytes: int, borrower: Borrower | None = None) -> Fragment:
         """A fragment of the smallest class that holds `wanted_bytes`, or of the largest class.
@@ -326,26 +313,54 @@ class ChainCutter:
 
     def share(self, start: int, length: int) -> FragmentChain:
         """As `FragmentChain.share`; `start` is not smaller than at the last call."""
+        return self.share_all((start,), (length,))
+
+    def share_all(self, starts: Sequence[int], lengths: Sequence[int]) -> FragmentChain:
+        """Several parts, back to back, as one chain. No view of it has bytes of two of them.
+
+        Each start is not smaller than the one before, nor than at the last call.
+        """
         chain = self._chain
         owned = chain._check_owned()
+        used: list[Fragment] = []
+        parts: list[memoryview] = []
+        if len(owned) == 1 and starts:
+            # Nearly always, and nothing has to be looked for.
+            chain._check_range(starts[-1], lengths[-1])
+            (view,) = chain._views
+            parts = [
+                view[start : start + size] for start, size in zip(starts, lengths, strict=True)
+            ]
+            used = [*owned]
+        else:
+            for start, length in zip(starts, lengths, strict=True):
+                some = self.parts(start, length)
+                parts += some
+                fragments = owned[self._index : self._index + len(some)]
+                is_same = used and fragments and used[-1] is fragments[0]
+                used += fragments[1:] if is_same else fragments
+        for fragment in used:
+            fragment.retain()
+        return FragmentChain(used, parts, sum(lengths))
+
+    def parts(self, start: int, length: int) -> Sequence[memoryview]:
+        """Views of the part, valid until the chain is released; `start` as for `share`."""
+        chain = self._chain
         chain._check_range(start, length)
-        views = chain._views
         if not length:
-            return FragmentChain((), (), 0)
+            return ()
+        views = chain._views
         while start - self._passed >= len(views[self._index]):
             self._passed += len(views[self._index])
             self._index += 1
         index, start = self._index, start - self._passed
-        fragments, parts = [owned[index]], [views[index][start : start + length]]
+        parts = [views[index][start : start + length]]
         left = length - len(parts[0])
         while left:
             index += 1
-            fragments.append(owned[index])
             parts.append(views[index][:left])
             left -= len(parts[-1])
-        for fragment in fragments:
-            fragment.retain()
-        return FragmentChain(fragments, parts, length)
+        return parts
 
 
 class ChainBuilder:
@@ -481,17 +496,3 @@ class ChainBuilder:
         if self._filling is not None:
             pieces.append((self._filling, self._start, self._filled))
         return pieces
-
-
-def chain_of(pool: BufferPool, data: bytes | bytearray | memoryview) -> FragmentChain:
-    """A chain that holds a copy of `data`: for bytes that did not come from a socket."""
-    builder = ChainBuilder(pool)
-    position = 0
-    view = memoryview(data).cast("B")
-    while position < len(view):
-        room = builder.writable(len(view) - position)
-        part = view[position : position + len(room)]
-        room[: len(part)] = part
-        builder.commit(len(part))
-        position += len(part)
-    return builder.take(len(view))

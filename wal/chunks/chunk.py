@@ -52,7 +52,7 @@ import os
 import random
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
@@ -60,14 +60,14 @@ from uuid import UUID
 
 import structlog
 
+from wal.chunks.batch_rows import BATCH_ROW, PLACE, PLACE_POSITION, placed
 from wal.chunks.buffer import FragmentChain
-from wal.chunks.chunk_batches import BATCH_ROW, ROW_ZEROS, ChunkBatches
+from wal.chunks.chunk_batches import ChunkBatches
 from wal.clock import Clock
-from wal.coordinates import NO_TRANSACTION, ObjectKey, TopicIdPartition
+from wal.coordinates import ObjectKey
 from wal.crc import Buffer, crc32c
 from wal.disk import SYSTEM_DISK, Disk, write_vectors
 from wal.errors import AppendTooLarge, CorruptChunk, Overloaded, StorageFailed
-from wal.records.record_batch import BatchHeader
 from wal.ulid import ULID_CHARS, mint_ulid, wal_object_key
 
 log = structlog.get_logger(__name__)
@@ -100,27 +100,46 @@ A transaction's end is remembered for some time (metadata/rules/transactions/par
 is committed within some time after it was opened. This is the time between: however long a process
 stands still, and wherever, no batch comes so late that its transaction is not remembered.
 """
-_NEVER_MS: Final = 1 << 62
+NEVER_MS: Final = 1 << 62
 
 
-class PendingBatch(NamedTuple):
-    """One validated RecordBatch on its way into a chunk.
+class PendingBatches(NamedTuple):
+    """Validated RecordBatches of one request on their way into a chunk, in its order.
 
-    Its holder owns `payload`, which is exactly the batch: `header.length_bytes` long.
+    Their holder owns `payload`, which is exactly the batches, back to back; no view of it has parts
+    of two of them.
     """
 
-    partition: TopicIdPartition
-    header: BatchHeader
-    timestamp_type: int
-    """The topic's message.timestamp.type: CREATE_TIME or LOG_APPEND_TIME."""
-    request_id: int
+    rows: bytearray
+    """A BATCH_ROW of each; the first one's `byte_offset` is 0, and each lies behind the one before.
+    """
+    topic_ids: Mapping[bytes, UUID]
+    """By their bytes: those in `rows`, or more."""
     payload: FragmentChain
     token: Any
-    """Whatever its owner needs to find who waits for it; never looked at here."""
-    transaction_number: int = NO_TRANSACTION
-    """Which transaction of its producer it belongs to."""
-    number_asked_ms: int = _NEVER_MS
-    """Wall time before that number was asked for; when it is NO_TRANSACTION, never."""
+    """Whatever its owner needs to find who waits for them; never looked at here."""
+    number_asked_ms: int = NEVER_MS
+    """Wall time before the numbers of their transactions were asked for; NEVER_MS without."""
+
+    @property
+    def batch_count(self) -> int:
+        return len(self.rows) // BATCH_ROW.size
+
+    @property
+    def rows_bytes(self) -> int:
+        """How long the batches are together, as their rows have it."""
+        offset, length = PLACE.unpack_from(
+            self.rows, len(self.rows) - BATCH_ROW.size + PLACE_POSITION
+        )
+        return int(offset + length)
+
+
+class Waiting(NamedTuple):
+    """Who waits for batches of a chunk that came together."""
+
+    token: Any
+    """That of the pending batches; None: nobody waits."""
+    batch_count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,7 +311,7 @@ class ChunkWriter:
         """What the chunk holds, in arrival order."""
         return ChunkBatches.of_bytes(b"".join(self._rows), self._topic_ids)
 
-    def append(self, batches: Sequence[PendingBatch]) -> None:
+    def append(self, group: Sequence[PendingBatches]) -> None:
         """Append a group: all of its batches are in the chunk when this returns, else none.
 
         Raises: AppendTooLarge, Overloaded (the chunk is as it was), StorageFailed (it takes no
@@ -303,54 +322,29 @@ class ChunkWriter:
         threshold = self.append_threshold
         offset = self.data_bytes
         asked_before_ms = self.identity.opened_at_ms - NUMBER_AGE_MAX_MS
-        topic: UUID | None = None
-        topic_id = b""
         topic_ids: dict[bytes, UUID] = {}
         data: list[memoryview] = []
-        rows: list[bytes] = []
-        for partition, header, timestamp_type, request_id, payload, _, number, asked_ms in batches:
-            if asked_ms < asked_before_ms:
+        rows: list[bytes | bytearray] = []
+        for pending in group:
+            if pending.number_asked_ms < asked_before_ms:
                 raise Overloaded("a batch of a transaction waited too long for a chunk")
-            length = header.length_bytes
-            size = payload.length_bytes
-            if size > length or size > threshold:
+            size, announced = pending.payload.length_bytes, pending.rows_bytes
+            if size > announced or size > threshold:
                 raise AppendTooLarge(
-                    f"{self.paths.data}: {size} bytes for a batch of {length},"
+                    f"{self.paths.data}: {size} bytes for batches of {announced},"
                     f" {threshold} may be appended"
                 )
-            assert size == length, "a batch is validated before it comes here"
-            threshold -= length
-            if partition.topic_id is not topic:
-                # Mostly that of the batch before; the bytes of a UUID are made by Python code.
-                topic = partition.topic_id
-                topic_id = topic.bytes
-                topic_ids[topic_id] = topic
-            data += payload.views()
-            rows.append(
-                BATCH_ROW.pack(
-                    topic_id,
-                    partition.partition,
-                    offset,
-                    length,
-                    header.record_count,
-                    header.crc,
-                    header.max_timestamp_ms,
-                    header.producer_id,
-                    header.base_sequence,
-                    header.producer_epoch,
-                    timestamp_type,
-                    request_id,
-                    number,
-                    header.partition_leader_epoch,
-                    ROW_ZEROS,
-                )
-            )
-            offset += length
+            assert size == announced, "batches are validated before they come here"
+            threshold -= size
+            topic_ids |= pending.topic_ids
+            data += pending.payload.views()
+            rows.append(placed(pending.rows, offset))
+            offset += size
         content = b"".join(rows)
         self._write(data, content)
         self._rows.append(content)
         self._topic_ids |= topic_ids
-        self.batch_count += len(rows)
+        self.batch_count += len(content) // BATCH_ROW.size
         self.data_bytes = offset
 
     def write_notes(self, notes: bytes) -> bool:

@@ -1,14 +1,8 @@
-"""The batches of a chunk as rows, from the append to the object; and their bytes, read and checked.
+"""The batches of a chunk, from the append to the object; and their bytes, read and checked.
 
-A chunk holds up to thousands of batches. The writer makes one row of 88 bytes for each of them,
-which its .idx file keeps (wal/chunks/chunk.py); rows that were just written and rows that recovery
-read are worked on alike, all at once, as a NumPy array. As a sequence it makes the `ChunkEntry`
-asked for, and can be made of such.
-
-    row, 88 bytes, all integers big-endian
-     0  as an index entry of the WAL object (wal/chunks/wal_object.py), byte offset in .data
-    80  leader epoch  i32  of the batch's header; tells the head of the batch with what is above
-    84  zeros         4s
+A chunk holds up to thousands of batches, each a row (wal/chunks/batch_rows.py). Rows that were just
+written and rows that recovery read are worked on alike, all at once, as a NumPy array. As a
+sequence it makes the `ChunkEntry` asked for, and can be made of such.
 
 The *head* of a batch is its first 21 bytes, which its own CRC leaves out: base offset, which is 0,
 length, leader epoch, magic and the CRC. A row knows them all, so a flipped bit there is found too.
@@ -24,26 +18,19 @@ import numpy as np
 import numpy.typing as npt
 
 from wal.batch_extents import BatchExtents
+from wal.chunks.batch_rows import BATCH_ROW, INDEX_ENTRY, INDEX_ROW, ROW, ROW_ZEROS
 from wal.columns import Columns, Int64s, Rows, row_type, tuples
 from wal.coordinates import NO_TRANSACTION, BatchExtent, TopicIdPartition
 from wal.crc import crc32c, crc32c_of
 from wal.errors import CorruptChunk
 from wal.private_copy import BLOCK_BYTES, aligned_buffer
 from wal.records.crc_columns import crc32c_of_pieces, crc32c_of_rows
-from wal.records.record_batch import CRC_START, LENGTH_PREFIX_BYTES, MAGIC_V2, header_bytes
-
-INDEX_ENTRY: Final = struct.Struct(">16siQIiIqqihBxqq")
-assert INDEX_ENTRY.size == 80
-BATCH_ROW: Final = struct.Struct(INDEX_ENTRY.format + "i4s")
-assert BATCH_ROW.size == 88
-ROW_ZEROS: Final = bytes(4)
-
-_ENTRY_FIELDS: Final = (
-    "topic_id partition byte_offset length_bytes record_count crc max_timestamp_ms producer_id"
-    " base_sequence producer_epoch timestamp_type request_id transaction_number"
+from wal.records.record_batch import (
+    CRC_START,
+    LENGTH_PREFIX_BYTES,
+    MAGIC_V2,
+    header_bytes,
 )
-INDEX_ROW: Final = row_type(INDEX_ENTRY, _ENTRY_FIELDS)
-_ROW: Final = row_type(BATCH_ROW, f"{_ENTRY_FIELDS} leader_epoch zeros")
 
 _ROW_BYTES: Final = np.dtype(f"V{BATCH_ROW.size}")
 
@@ -135,7 +122,7 @@ class ChunkBatches(Columns[ChunkEntry]):
     @classmethod
     def of_bytes(cls, data: bytes, topic_ids: Mapping[bytes, UUID] | None = None) -> Self:
         """Takes rows back to back; `topic_ids` has all topics in them, or is made here."""
-        rows = np.frombuffer(data, _ROW)
+        rows = np.frombuffer(data, ROW)
         if topic_ids is None:
             topic_ids = {name: UUID(bytes=name) for name in set(rows["topic_id"].tolist())}
         return cls(rows=rows, topic_ids=topic_ids)
@@ -143,7 +130,7 @@ class ChunkBatches(Columns[ChunkEntry]):
     def take(self, which: Int64s) -> Self:
         """The batches at these positions, in their order."""
         # As plain bytes: NumPy would copy rows with fields field by field.
-        rows = self.rows.view(_ROW_BYTES)[which].view(_ROW)
+        rows = self.rows.view(_ROW_BYTES)[which].view(ROW)
         return type(self)(rows=rows, topic_ids=self.topic_ids)
 
     def numbers(self, name: str) -> Int64s:

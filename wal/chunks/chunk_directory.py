@@ -50,7 +50,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 import structlog
@@ -60,6 +60,7 @@ from wal.chunks.chunk import (
     ChunkIdentity,
     ChunkPaths,
     ChunkWriter,
+    Waiting,
     encode_record,
     remove_files,
 )
@@ -68,7 +69,7 @@ from wal.chunks.object_notes import (
     CommitJournal,
     CommitNote,
     Floor,
-    FloorLookup,
+    FloorsLookup,
     ObjectNotes,
     TopicFacts,
     TopicLookup,
@@ -126,7 +127,7 @@ class ChunkDirectory:
         lane: int = 0,
         disk: Disk = SYSTEM_DISK,
         topics: TopicLookup | None = None,
-        floors: FloorLookup | None = None,
+        floors: FloorsLookup | None = None,
         commits: CommitJournal | None = None,
     ) -> None:
         """`topics`, `floors` and `commits` give what objects note: chunks/object_notes.py."""
@@ -266,7 +267,7 @@ class ChunkDirectory:
             over_old=over_old,
         )
 
-    def seal(self, writer: ChunkWriter, tokens: Sequence[Any]) -> SealedChunk | None:
+    def seal(self, writer: ChunkWriter, waiting: Sequence[Waiting]) -> SealedChunk | None:
         """Close an open chunk, lay out its object and make it findable.
 
         None (and no files) if it has no batch. Raises: ChunkLost when somebody deleted its files;
@@ -279,7 +280,6 @@ class ChunkDirectory:
             if is_lost:
                 raise ChunkLost(f"{writer.paths.data}: deleted before it was sealed")
             return None
-        assert len(tokens) == writer.batch_count
         batches = writer.batches()
         layout = ObjectLayout.of(batches)
         commits = self._commits.take()
@@ -294,7 +294,7 @@ class ChunkDirectory:
             writer.paths,
             writer.identity,
             batches,
-            tokens=tokens,
+            waiting=waiting,
             data_bytes=writer.data_bytes,
             index_bytes=writer.index_bytes,
             notes=notes,
@@ -316,7 +316,7 @@ class ChunkDirectory:
                     topics[topic_id] = facts
         floors: Sequence[Floor | None] = ()
         if self._floors is not None:
-            floors = list(map(self._floors, partitions))
+            floors = self._floors(partitions)
         return encode_notes(ObjectNotes(topics, commits, floors))
 
     def locate(self, object_key: ObjectKey) -> SealedChunk | None:
@@ -410,7 +410,6 @@ class ChunkDirectory:
             paths,
             scan.identity,
             scan.batches,
-            tokens=[None] * len(scan.batches),
             data_bytes=scan.data_bytes,
             index_bytes=index_bytes,
             notes=notes,

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from wal.chunks.batch_rows import BATCH_ROW
 from wal.chunks.chunk import (
     BATCHES,
     CHUNK_HEADER_BYTES,
@@ -28,7 +29,7 @@ from wal.chunks.chunk import (
     ChunkIdentity,
     ChunkPaths,
 )
-from wal.chunks.chunk_batches import BATCH_ROW, ChunkBatches, ChunkEntry, is_intact
+from wal.chunks.chunk_batches import ChunkBatches, ChunkEntry, is_intact
 from wal.chunks.sealed_chunk import COMMITTED_CONTENT
 from wal.crc import crc32c
 from wal.disk import SYSTEM_DISK, Disk

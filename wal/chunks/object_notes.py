@@ -49,7 +49,10 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 from uuid import UUID
 
+import numpy as np
+
 from wal.batch_extents import BatchExtents
+from wal.columns import Int64s, tuples
 from wal.coordinates import BatchExtent, TopicIdPartition
 from wal.errors import CorruptObject
 from wal.ulid import decode_ulid, encode_ulid
@@ -97,7 +100,9 @@ class Floor(NamedTuple):
 
 
 FloorLookup = Callable[[TopicIdPartition], Floor | None]
-"""What is known of a partition; called from the write loop's thread."""
+"""What is known of a partition."""
+FloorsLookup = Callable[[Sequence[TopicIdPartition]], Sequence[Floor | None]]
+"""The same of many; called from the write loop's thread."""
 
 
 class BatchOutcome(NamedTuple):
@@ -109,6 +114,16 @@ class BatchOutcome(NamedTuple):
     """Of the partition, at the time of the commit."""
     exception: int | None = None
     """DUPLICATE, REFUSED, or None: appended."""
+
+
+class BatchOutcomes(NamedTuple):
+    """The same of many, as columns."""
+
+    base_offset: Int64s
+    append_time_ms: Int64s
+    log_start_offset: Int64s
+    exceptions: Mapping[int, int]
+    """Position -> DUPLICATE or REFUSED."""
 
 
 class NotedRun(NamedTuple):
@@ -191,7 +206,7 @@ def noted_configs(configs: Mapping[str, str]) -> Sequence[tuple[str, str]]:
 
 
 def note_commit(
-    ulid: str, extents: Sequence[BatchExtent], outcomes: Sequence[BatchOutcome]
+    ulid: str, extents: Sequence[BatchExtent], outcomes: Sequence[BatchOutcome] | BatchOutcomes
 ) -> CommitNote | None:
     """The note of a committed object; None when its offsets are not what notes can tell.
 
@@ -199,6 +214,8 @@ def note_commit(
     below the log's start, which no coordinator answers.
     """
     batches = BatchExtents.of(extents)
+    if isinstance(outcomes, BatchOutcomes):
+        return _note_columns(ulid, batches, outcomes)
     record_counts = batches.record_count.tolist()
     runs: list[NotedRun] = []
     exceptions: dict[int, int] = {}
@@ -220,6 +237,32 @@ def note_commit(
             return None
         expected = base_offset + record_counts[position]
     return CommitNote(ulid, runs, exceptions)
+
+
+def _note_columns(ulid: str, batches: BatchExtents, outcomes: BatchOutcomes) -> CommitNote | None:
+    is_start = np.zeros(len(batches), np.int64)
+    is_start[batches.run_starts] = 1
+    run_of = is_start.cumsum() - 1
+    is_appended = np.ones(len(batches), np.bool_)
+    is_appended[[*outcomes.exceptions]] = False
+    which = np.flatnonzero(is_appended)
+    base, times, starts = (
+        numbers[which]
+        for numbers in (outcomes.base_offset, outcomes.append_time_ms, outcomes.log_start_offset)
+    )
+    follows = np.zeros(len(which), np.bool_)
+    follows[1:] = run_of[which][1:] == run_of[which][:-1]
+    ends = base + batches.record_count[which]
+    is_next = (base[1:] == ends[:-1]) & (times[1:] == times[:-1])
+    is_within = (starts >= 0) & (starts <= base)
+    if not (is_next | ~follows[1:]).all() or not (is_within | follows).all():
+        return None
+    runs = [_NO_RUN] * int(is_start.sum())
+    firsts = np.flatnonzero(~follows)
+    noted = tuples(NotedRun, *(numbers[firsts].tolist() for numbers in (base, times, starts)))
+    for place, run in zip(run_of[which][firsts].tolist(), noted, strict=True):
+        runs[place] = run
+    return CommitNote(ulid, runs, dict(outcomes.exceptions))
 
 
 def _record_counts(extents: Sequence[BatchExtent]) -> Sequence[Sequence[int]]:

@@ -13,14 +13,14 @@ the object's bytes to .data is kept in memory.
 import struct
 import threading
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, Self
 
 import structlog
 
-from wal.chunks.chunk import COMMITTED, ChunkIdentity, ChunkPaths, encode_record
+from wal.chunks.chunk import COMMITTED, ChunkIdentity, ChunkPaths, Waiting, encode_record
 from wal.chunks.chunk_batches import ChunkBatches, read_checked
 from wal.chunks.wal_object import WalObjectPlan, plan_wal_object
 from wal.crc import crc32c
@@ -92,8 +92,9 @@ class ObjectMap(NamedTuple):
 class SealedChunk:
     """A chunk that takes no more appends: what will become, or has become, one WAL object.
 
-    `tokens` has one entry per batch in arrival order; a recovered chunk's are all None. The chunk
-    directory made it: it gives its own lock, `books`, under which `readers` and `is_gone` change.
+    `waiting` says who waits for its batches, in arrival order; for a recovered chunk's, nobody
+    does. The chunk directory made it: it gives its own lock, `books`, under which `readers` and
+    `is_gone` change.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class SealedChunk:
         identity: ChunkIdentity,
         batches: ChunkBatches,
         *,
-        tokens: Sequence[Any],
+        waiting: Sequence[Waiting] = (),
         data_bytes: int,
         index_bytes: int,
         notes: bytes = b"",
@@ -113,7 +114,7 @@ class SealedChunk:
         self.paths = paths
         self.identity = identity
         self.object_key: Final = identity.object_key
-        self.tokens = list(tokens)
+        self.waiting = waiting
         self.data_bytes = data_bytes
         self.index_bytes = index_bytes
         self.batch_count = len(batches)
@@ -173,15 +174,28 @@ class SealedChunk:
         """Plan the object without the batches at these arrival positions.
 
         For batches that were found damaged before anything was uploaded under this chunk's key.
+        Nobody waits for them any more, once they were told so.
         """
         with self._lock:
             self._plan = self._lay_out(positions)
             self._map = None
 
-    def tokens_in(self, plan: WalObjectPlan) -> Sequence[Any]:
-        """The tokens of the plan's extents, in the object's order."""
-        tokens = self.tokens
-        return [tokens[position] for position in plan.positions]
+    def waiting_for(
+        self, positions: Sequence[int]
+    ) -> Iterator[tuple[Any, range, Sequence[int] | None]]:
+        """Who waits for the batches at these arrival positions, which ascend.
+
+        Gives (token, which of `positions` are of its batches, which of its batches they are: None
+        for all).
+        """
+        first = start = 0
+        for token, count in self.waiting:
+            end = bisect_left(positions, first + count, start)
+            if token is not None and end > start:
+                is_all = end - start == count
+                places = None if is_all else [at - first for at in positions[start:end]]
+                yield token, range(start, end), places
+            first, start = first + count, end
 
     def open_data(self) -> FdHandle:
         """The .data file, for a `with` statement. Raises: ChunkLost, StorageFailed."""
@@ -236,7 +250,7 @@ class SealedChunk:
             self._plan = None
             self._batches = _NO_BATCHES
             self._notes = b""
-            self.tokens = []
+            self.waiting = ()
 
     def _lay_out(self, excluded: Collection[int] = ()) -> WalObjectPlan:
         return plan_wal_object(self.identity, self._batches, excluded=excluded, notes=self._notes)

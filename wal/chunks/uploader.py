@@ -86,30 +86,31 @@ BATCHES_PER_COMMIT_MAX: Final = 4_000
 class Committer(Protocol):
     """Turns uploaded chunks into offsets and answers their producers.
 
-    While one of these runs, the chunks' tokens are its business; when it raises (also because it
-    was cancelled), it must not have answered any.
+    While one of these runs, who waits for the chunks is its business; when it raises (also because
+    it was cancelled), it must not have answered any.
     """
 
     async def commit(self, chunks: Sequence[SealedChunk]) -> Sequence[DisklessError | None]:
         """Commit the objects that the `plan`s of the chunks describe, in this order.
 
-        Answers `chunk.tokens_in(plan)` of each that was committed, and returns by position what was
-        wrong with the others: nothing of such a chunk was committed, and `abandon` follows.
+        Answers whoever waits for the batches in `plan` of each that was committed, and returns by
+        position what was wrong with the others: nothing of such a chunk was committed, and
+        `abandon` follows.
         Raises: Retriable or OutcomeUnknown (called again with the same chunks).
         """
         ...
 
     async def abandon(self, chunk: SealedChunk, error: DisklessError) -> None:
-        """The chunk will not be committed by this process: answer all of its tokens with `error`.
+        """The chunk will not be committed by this process: answer whoever waits with `error`.
 
-        A token is None where its batch was abandoned before, or has nobody waiting.
+        Those whose batches were abandoned before are not in `plan`, and have their answer.
         """
         ...
 
     async def abandon_batches(
         self, chunk: SealedChunk, positions: Sequence[int], error: DisklessError
     ) -> None:
-        """The batches at these arrival positions are damaged: answer `chunk.tokens[position]`.
+        """The batches at these arrival positions are damaged: answer whoever waits for them.
 
         The others will be committed.
         """
@@ -368,8 +369,6 @@ class Uploader:
         self._directory.damage.append(error)
         self.batches_abandoned += len(positions)
         await self._committer.abandon_batches(chunk, positions, error)
-        for position in positions:
-            chunk.tokens[position] = None
 
     async def _commit_chunks(self) -> None:
         while True:

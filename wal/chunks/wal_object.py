@@ -57,11 +57,10 @@ from typing import Final, NamedTuple, Protocol, Self
 import numpy as np
 
 from wal.batch_extents import BatchExtents
+from wal.chunks.batch_rows import INDEX_ENTRY, INDEX_ROW
 from wal.chunks.buffer import FragmentChain
 from wal.chunks.chunk import ChunkIdentity
 from wal.chunks.chunk_batches import (
-    INDEX_ENTRY,
-    INDEX_ROW,
     READ_BYTES_MAX,
     ChunkBatches,
     ChunkEntry,
@@ -211,7 +210,10 @@ class FreshObjectBody:
     """
 
     def __init__(self, plan: WalObjectPlan, payloads: Sequence[FragmentChain], path: str) -> None:
-        """`payloads` are all batches of the chunk in arrival order; `path` names it in errors."""
+        """`payloads` are all batches of the chunk in arrival order; `path` names it in errors.
+
+        A view of them has bytes of one batch.
+        """
         self._plan = plan
         self._payloads = payloads
         self._path = path
@@ -223,10 +225,22 @@ class FreshObjectBody:
     def fragments(self) -> list[Buffer]:
         """Raises: CorruptChunk."""
         plan = self._plan
+        views_at: dict[int, list[memoryview]] = {}
+        offset = left = 0
+        views: list[memoryview] = []
+        lengths = {wanted.byte_offset: wanted.length_bytes for wanted in plan.batches.wanted()}
+        for payload in self._payloads:
+            for view in payload.views():
+                if not left:
+                    views = views_at[offset] = []
+                    left = lengths.get(offset, 0)
+                views.append(view)
+                offset += len(view)
+                left -= len(view)
         found: list[Buffer] = [plan.header]
-        for position, expected in zip(plan.positions, plan.batches.wanted(), strict=True):
-            views = self._payloads[position].views()
-            check_fragments(views, expected, self._path)
+        for wanted in plan.batches.wanted():
+            views = views_at.get(wanted.byte_offset, [])
+            check_fragments(views, wanted, self._path)
             found += views
         found.append(plan.footer)
         return found

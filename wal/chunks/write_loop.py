@@ -40,7 +40,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from wal.chunks.buffer import FragmentChain
-from wal.chunks.chunk import ChunkWriter, PendingBatch
+from wal.chunks.chunk import ChunkWriter, PendingBatches, Waiting
 from wal.chunks.chunk_directory import ChunkDirectory
 from wal.chunks.seal_policy import Arrivals, OpenChunk, SealPolicy
 from wal.chunks.sealed_chunk import BATCH_OVERHEAD_BYTES, SealedChunk
@@ -58,14 +58,14 @@ from wal.errors import (
 from wal.failpoint import failpoint
 from wal.worker_threads import WorkerThreads
 
-__all__ = ["PendingBatch", "WriteLoop", "WriteLoopStatistics"]
+__all__ = ["PendingBatches", "WriteLoop", "WriteLoopStatistics"]
 
 log = structlog.get_logger(__name__)
 
 OnSealed = Callable[[SealedChunk], Awaitable[None]]
-OnAppended = Callable[[Sequence[PendingBatch]], None]
+OnAppended = Callable[[Sequence[PendingBatches]], None]
 PutAtOnce = Callable[[SealedChunk, Callable[[], bool], Sequence[FragmentChain]], None]
-OnFailed = Callable[[Sequence[PendingBatch], DisklessError], None]
+OnFailed = Callable[[Sequence[PendingBatches], DisklessError], None]
 
 _TIMER_S_MIN: Final = 1e-3
 """What the event loop's timers can tell apart; one that is set for less may fire at once."""
@@ -89,7 +89,8 @@ class WriteLoopStatistics(NamedTuple):
 class _Group(NamedTuple):
     """The batches of one `append_nowait`, or of one append."""
 
-    batches: Sequence[PendingBatch] = ()
+    batches: Sequence[PendingBatches] = ()
+    batch_count: int = 0
     data_bytes: int = 0
     charged_bytes: int = 0
 
@@ -154,7 +155,7 @@ class WriteLoop:
         self._is_closed = False
         self._flushes: list[asyncio.Future[None]] = []
         self._writer: ChunkWriter | None = None
-        self._writer_batches: list[PendingBatch] = []
+        self._writer_batches: list[PendingBatches] = []
         self._opened_at = 0.0
         self._called_at = 0.0
         self._alarm: asyncio.TimerHandle | None = None
@@ -165,46 +166,42 @@ class WriteLoop:
 
     # For the produce path
 
-    def append_nowait(self, batches: Sequence[PendingBatch]) -> None:
-        """Queue the batches of one request, which all land in one chunk; takes their payloads over.
+    def append_nowait(self, batches: PendingBatches) -> None:
+        """Queue the batches of one request, which all land in one chunk; takes their payload over.
 
-        Raises, leaving the payloads with the caller: Overloaded (the queue is full), AppendTooLarge
-        (more bytes or batches than a chunk may ever hold, or more bytes than its header announced),
-        CorruptBatch (less than its header announced), StorageFailed (the loop has ended).
+        Raises, leaving the payload with the caller: Overloaded (the queue is full), AppendTooLarge
+        (more bytes or batches than a chunk may ever hold, or more bytes than their rows say),
+        CorruptBatch (less than their rows say), StorageFailed (the loop has ended).
         """
         if self._is_closing or self._is_closed:
             raise StorageFailed("the broker is shutting down")
-        data_bytes = 0
-        for batch in batches:
-            length = batch.payload.length_bytes
-            announced = batch.header.length_bytes
-            if length > announced:
-                raise AppendTooLarge(f"{length} bytes for a batch of {announced}")
-            if length < announced:
-                raise CorruptBatch(f"{length} bytes for a batch of {announced}")
-            data_bytes += length
-        if not batches:
+        if not batches.rows:
             return
+        count, data_bytes = batches.batch_count, batches.payload.length_bytes
+        announced = batches.rows_bytes
+        if data_bytes != announced:
+            kind = AppendTooLarge if data_bytes > announced else CorruptBatch
+            raise kind(f"{data_bytes} bytes for batches of {announced}")
         settings = self._settings
         threshold = settings.chunk_max_bytes + settings.chunk_overflow_bytes
         if data_bytes > threshold:
             raise AppendTooLarge(f"{data_bytes} bytes in one append, {threshold} are allowed")
-        if len(batches) > settings.chunk_max_batches:
+        if count > settings.chunk_max_batches:
             # A commit of them all might be more than the coordinator takes.
             raise AppendTooLarge(
-                f"{len(batches)} batches in one append, {settings.chunk_max_batches} are allowed"
+                f"{count} batches in one append, {settings.chunk_max_batches} are allowed"
             )
-        charged = data_bytes + BATCH_OVERHEAD_BYTES * len(batches)
+        charged = data_bytes + BATCH_OVERHEAD_BYTES * count
         limit = settings.append_queue_max_bytes
         if self._queued_bytes and self._queued_bytes + charged > limit:
             self._overloaded += 1
             raise Overloaded(f"{self._queued_bytes} bytes wait to be written, {limit} may")
-        self._queue.append(_Group(batches, data_bytes, charged))
+        self._queue.append(_Group((batches,), count, data_bytes, charged))
         self._calls_queued += 1
         self._queued_bytes += charged
-        self._queued_batches += len(batches)
+        self._queued_batches += count
         self._called_at = self._clock.monotonic()
-        self._policy.arrived(len(batches))
+        self._policy.arrived(count)
         self._wake.set()
 
     async def flush(self) -> None:
@@ -306,7 +303,7 @@ class WriteLoop:
     def _seal_at(self, group: _Group = _NOTHING, *, is_full: bool = False) -> float:
         """When the open chunk may be sealed, with `group` in it."""
         writer, settings = self._writer, self._settings
-        data_bytes, count = group.data_bytes, len(group.batches)
+        data_bytes, count = group.data_bytes, group.batch_count
         opened_at = self._called_at
         if writer is not None:
             data_bytes += writer.data_bytes
@@ -341,32 +338,32 @@ class WriteLoop:
         """
         settings = self._settings
         bytes_max = self._policy.bytes_max(self._clock.monotonic())
-        before_bytes = count = 0
+        before_bytes = before = 0
         if self._writer is not None:
             if not self._writer.is_appendable:
                 return _NOTHING, True
             before_bytes = self._writer.data_bytes
-            count = self._writer.batch_count
-        batches: list[PendingBatch] = []
-        charged = data_bytes = 0
+            before = self._writer.batch_count
+        batches: list[PendingBatches] = []
+        count = charged = data_bytes = 0
         is_full = False
         while self._queue:
             call = self._queue[0]
-            count += len(call.batches)
             if (batches or self._writer is not None) and (
                 before_bytes + data_bytes + call.data_bytes > bytes_max
-                or count > settings.chunk_max_batches
+                or before + count + call.batch_count > settings.chunk_max_batches
             ):
                 is_full = True
                 break
             self._queue.popleft()
             self._calls_taken += 1
             batches += call.batches
+            count += call.batch_count
             data_bytes += call.data_bytes
             charged += call.charged_bytes
         self._queued_bytes -= charged
-        self._queued_batches -= len(batches)
-        return _Group(batches, data_bytes, charged), is_full
+        self._queued_batches -= count
+        return _Group(batches, count, data_bytes, charged), is_full
 
     async def _write(self, thread: WorkerThreads, group: _Group, *, seals: bool) -> None:
         """Append `group`, and with `seals` seal the chunk and hand it over."""
@@ -393,7 +390,7 @@ class WriteLoop:
         elif error is not None:
             raise error
 
-    def _in_thread(self, group: Sequence[PendingBatch], seals: bool) -> _Written:
+    def _in_thread(self, group: Sequence[PendingBatches], seals: bool) -> _Written:
         """Append `group`, then seal; runs in the loop's thread and never raises."""
         writer = self._writer
         chunk: SealedChunk | None = None
@@ -413,7 +410,8 @@ class WriteLoop:
                 # The payloads of earlier appends were released.
                 is_fresh = not self._writer_batches
                 sealing, writer = writer, None
-                chunk = self._directory.seal(sealing, [batch.token for batch in batches])
+                waiting = [Waiting(some.token, some.batch_count) for some in batches]
+                chunk = self._directory.seal(sealing, waiting)
                 if chunk is not None:
                     payloads = [batch.payload for batch in batches] if is_fresh else ()
                     self._put_at_once(chunk, lambda: self._is_cancelled, payloads)
@@ -429,14 +427,14 @@ class WriteLoop:
                 batch.payload.release()
             self._writer_batches += batches
             self._appends += 1
-            self._batches += len(batches)
+            self._batches += group.batch_count
             self._bytes += group.data_bytes
             if self._on_appended is not None:
                 self._on_appended(batches)
         elif batches:
             refused = written.refused or StorageFailed("the broker stopped while it wrote")
-            log.error("append failed", error=str(refused), batches=len(batches))
-            self._fail(batches, refused)
+            log.error("append failed", error=str(refused), batches=group.batch_count)
+            self._fail(group, refused)
 
     async def _hand_over(self, chunk: SealedChunk | None, error: BaseException | None) -> None:
         """Hand over what is sealed, or tell its batches why it is not."""
@@ -447,8 +445,9 @@ class WriteLoop:
             if chunk is not None:
                 await self._on_sealed(chunk)
         except ChunkLost as lost:
-            log.error("chunk lost", batches=len(batches), error=str(lost))
-            self._batches_failed += len(batches)
+            count = sum([some.batch_count for some in batches])
+            log.error("chunk lost", batches=count, error=str(lost))
+            self._batches_failed += count
             self._on_failed(batches, lost)
             return
         except BaseException:
@@ -458,11 +457,11 @@ class WriteLoop:
             self._chunks_sealed += 1
             failpoint("chunk.after_seal")
 
-    def _fail(self, batches: Sequence[PendingBatch], error: DisklessError) -> None:
-        for batch in batches:
-            batch.payload.release()
-        self._batches_failed += len(batches)
-        self._on_failed(batches, error)
+    def _fail(self, group: _Group, error: DisklessError) -> None:
+        for batches in group.batches:
+            batches.payload.release()
+        self._batches_failed += group.batch_count
+        self._on_failed(group.batches, error)
 
     def _abandon_all(self) -> None:
         """The loop ends: everything it still holds gets its outcome."""
@@ -472,8 +471,8 @@ class WriteLoop:
             batches, self._writer_batches = self._writer_batches, []
             self._on_failed(batches, _stopped())
         while self._queue:
-            call = self._queue.popleft()
-            self._fail(call.batches, StorageFailed("the broker stopped before it wrote this batch"))
+            stopped = StorageFailed("the broker stopped before it wrote this batch")
+            self._fail(self._queue.popleft(), stopped)
         self._queued_bytes = self._queued_batches = 0
         for future in self._flushes:
             if not future.done():
@@ -482,7 +481,7 @@ class WriteLoop:
 
 
 def _append_to(
-    writer: ChunkWriter | None, directory: ChunkDirectory, group: Sequence[PendingBatch]
+    writer: ChunkWriter | None, directory: ChunkDirectory, group: Sequence[PendingBatches]
 ) -> ChunkWriter:
     """Append to the open chunk, or to a new one, which is not left behind when that fails."""
     opened = writer or directory.open_chunk()

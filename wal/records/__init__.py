@@ -1,7 +1,8 @@
 """One record batch: its header, its checks, its records as columns.
 
 - `record_batch`: the header: parse it, patch it, check its CRC. Read this first.
-- `batch_validation`: what is checked on produce; `batch_preparation`: what of it runs in a thread
+- `batch_validation`: what is checked on produce; `plain_batches`: the same of
+  many as columns; `batch_preparation`: what of it runs in a thread
 - `compression`: the codecs; `recompression`: another codec for a batch
 - `varint_columns`, `record_fields`: varints a column at a time; where the fields of records lie
 - `record_columns`, `record_encoding`: records as Arrow columns, and back

@@ -13,7 +13,7 @@ so that it can be set aside.
 from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
 
-from wal.crc import Buffer
+from wal.crc import Buffer, crc32c_of
 from wal.records.batch_validation import (
     TopicRules,
     check_contents,
@@ -23,7 +23,7 @@ from wal.records.batch_validation import (
 )
 from wal.records.compression import inflate, inflated_bound
 from wal.records.recompression import Compression, recompressed
-from wal.records.record_batch import HEADER_BYTES, BatchHeader
+from wal.records.record_batch import CRC_START, HEADER_BYTES, BatchHeader
 
 SUMMED_AT_ONCE_BYTES: Final = 8 << 20
 """A larger batch is summed in a thread; this one takes 0.4 ms."""
@@ -120,8 +120,8 @@ class BatchWork:
         header, needed = self._header, self._needed
         if needed.is_unchecked:
             check_contents(
-                self._payload,
                 header,
+                crc32c_of(self._payload, CRC_START),
                 rules=needed.rules,
                 now_ms=needed.now_ms,
                 has_transactional_id=needed.has_transactional_id,

@@ -1,7 +1,8 @@
 """Decides which RecordBatches a partition accepts: Kafka's produce checks, in Kafka's order.
 
-Three steps, each for what it costs, all before the batch is appended: `check_header` reads 61
-bytes, `check_contents` sums the bytes under the CRC, `check_records` opens the records. They are
+Three steps, each for what it costs, all before the batch is appended: `check_header` looks at the
+header, `check_contents` needs the sum of the bytes under its CRC, `check_records` opens the
+records. They are
 pure, and raise for their batch alone; the other partitions of the request are unaffected.
 
 Order matters to clients, which act on the first error they get. It is Apache Kafka's:
@@ -32,12 +33,12 @@ the delete-horizon bit, which only a log cleaner may set, and so is a batch of m
 RECORDS_PER_BATCH_MAX records.
 """
 
-from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from wal.coordinates import CREATE_TIME, NO_TIMESTAMP
 from wal.crc import Buffer
 from wal.errors import (
+    CorruptBatch,
     InvalidRecord,
     InvalidTimestamp,
     KeysMissing,
@@ -57,9 +58,6 @@ from wal.records.record_batch import (
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
     BatchHeader,
-    check_crc,
-    header_bytes,
-    parse_header,
 )
 
 PRODUCE_VERSION_OF_ZSTD: Final = 7
@@ -77,7 +75,7 @@ RECORDS_PER_BATCH_MAX: Final = 1_000_000
 """What librdkafka can be configured to send at most. Records of 7 bytes stay far below what a batch
 may inflate to, but each takes some 200 bytes in columns while it is decoded."""
 
-_SPECIAL_BITS: Final = CONTROL_BIT | TRANSACTIONAL_BIT | DELETE_HORIZON_BIT
+SPECIAL_BITS: Final = CONTROL_BIT | TRANSACTIONAL_BIT | DELETE_HORIZON_BIT
 
 
 class TopicRules(NamedTuple):
@@ -96,31 +94,28 @@ class TopicRules(NamedTuple):
 
 
 def check_header(
-    payload: Sequence[memoryview], *, total_bytes: int, rules: TopicRules, produce_version: int
-) -> BatchHeader:
-    """Check what can be told without summing or opening anything; returns the batch's header.
+    header: BatchHeader, *, size: int, rules: TopicRules, produce_version: int
+) -> None:
+    """Check what can be told without summing or opening anything.
 
-    `payload` is a fragment chain of `total_bytes` that should hold exactly one RecordBatch; its
-    fragments may be cut anywhere. Raises: InvalidRecord, UnsupportedCompression, RecordTooLarge,
-    CorruptBatch; see the module for their order.
+    `header` was read from `size` bytes that should hold exactly one RecordBatch; where they are
+    fewer than a header, as if zeros followed. Raises: InvalidRecord, UnsupportedCompression,
+    RecordTooLarge, CorruptBatch; see the module for their order.
     """
-    start = header_bytes(payload)
-    if total_bytes <= MAGIC_POSITION:
-        raise InvalidRecord(f"{total_bytes} bytes hold no record batch")
+    if size <= MAGIC_POSITION:
+        raise InvalidRecord(f"{size} bytes hold no record batch")
     # Batches of the old formats are shorter than our header, so the magic comes first.
-    magic = start[MAGIC_POSITION]
-    if magic != MAGIC_V2:
-        raise InvalidRecord(f"magic {magic}, only {MAGIC_V2} is accepted")
-    if total_bytes < HEADER_BYTES:
-        raise InvalidRecord(f"{total_bytes} bytes hold no whole record batch")
-    header = parse_header(start)
+    if header.magic != MAGIC_V2:
+        raise InvalidRecord(f"magic {header.magic}, only {MAGIC_V2} is accepted")
+    if size < HEADER_BYTES:
+        raise InvalidRecord(f"{size} bytes hold no whole record batch")
     length_bytes = header.length_bytes
-    if length_bytes > total_bytes:
-        raise InvalidRecord(f"batch announces {length_bytes} bytes, {total_bytes} came")
-    if length_bytes < total_bytes:
-        raise InvalidRecord(
-            f"{total_bytes - length_bytes} bytes after the batch, only one may be sent"
-        )
+    if length_bytes < HEADER_BYTES:
+        raise CorruptBatch(f"the batch gives its length as {length_bytes} bytes")
+    if length_bytes > size:
+        raise InvalidRecord(f"batch announces {length_bytes} bytes, {size} came")
+    if length_bytes < size:
+        raise InvalidRecord(f"{size - length_bytes} bytes after the batch, only one may be sent")
     codec = header.attributes & CODEC_MASK
     if codec not in CODEC_NAMES:
         raise UnsupportedCompression(f"codec id {codec}")
@@ -130,12 +125,11 @@ def check_header(
         raise InvalidRecord(f"base offset {header.base_offset} instead of 0")
     if length_bytes > rules.max_message_bytes:
         raise RecordTooLarge(f"batch of {length_bytes} bytes, {rules.max_message_bytes} allowed")
-    return header
 
 
 def check_contents(
-    payload: Sequence[memoryview],
     header: BatchHeader,
+    actual_crc: int,
     *,
     rules: TopicRules,
     now_ms: int,
@@ -143,17 +137,20 @@ def check_contents(
 ) -> None:
     """Check the CRC, and what the header says that only means something if the CRC is right.
 
-    `has_transactional_id`: whether the request names one, without which no batch may belong to a
-    transaction. Takes 45 µs a MiB. Raises: CorruptBatch, InvalidRecord, TransactionalIdMissing,
-    InvalidTimestamp, RecordTooLarge.
+    `actual_crc` is that of the batch's bytes from 21 on. `has_transactional_id`: whether the
+    request names one, without which no batch may belong to a transaction. Raises: CorruptBatch,
+    InvalidRecord, TransactionalIdMissing, InvalidTimestamp, RecordTooLarge.
     """
-    check_crc(payload, header.crc)
+    if actual_crc != header.crc:
+        raise CorruptBatch(
+            f"batch carries CRC {header.crc:#010x}, its bytes have {actual_crc:#010x}"
+        )
     attributes, record_count = header.attributes, header.record_count
     if record_count <= 0 or header.last_offset_delta + 1 != record_count:
         raise InvalidRecord(
             f"{record_count} records with a last offset delta of {header.last_offset_delta}"
         )
-    if attributes & _SPECIAL_BITS:
+    if attributes & SPECIAL_BITS:
         if attributes & CONTROL_BIT:
             raise InvalidRecord("clients may not write control batches")
         if attributes & DELETE_HORIZON_BIT:
@@ -169,9 +166,8 @@ def check_contents(
     if attributes & TIMESTAMP_TYPE_BIT:
         raise InvalidTimestamp("clients may not set the timestamp type to LogAppendTime")
     if rules.timestamp_type == CREATE_TIME:
+        earliest_ms, latest_ms = bounds_ms(rules, now_ms)
         base_ms, max_ms = header.base_timestamp_ms, header.max_timestamp_ms
-        earliest_ms = now_ms - rules.timestamp_before_max_ms
-        latest_ms = now_ms + rules.timestamp_after_max_ms
         if not (earliest_ms <= base_ms <= latest_ms and earliest_ms <= max_ms <= latest_ms):
             # One of them is refused, or says that there is none.
             _check_timestamp(base_ms, rules, now_ms)
@@ -179,6 +175,11 @@ def check_contents(
     records_bytes = header.length_bytes - HEADER_BYTES
     if record_count * RECORD_BYTES_MIN > records_bytes or record_count > RECORDS_PER_BATCH_MAX:
         _check_count(header)
+
+
+def bounds_ms(rules: TopicRules, now_ms: int) -> tuple[int, int]:
+    """The earliest and the latest timestamp that a record may have."""
+    return now_ms - rules.timestamp_before_max_ms, now_ms + rules.timestamp_after_max_ms
 
 
 def opens_records(rules: TopicRules) -> bool:

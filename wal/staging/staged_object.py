@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import Final, NamedTuple
 
 from wal.batch_extents import BatchExtents
-from wal.chunks.chunk_batches import INDEX_ROW
+from wal.chunks.batch_rows import INDEX_ROW
 from wal.chunks.wal_object import OBJECT_HEADER_BYTES, encode_footer, encode_header
 from wal.coordinates import CREATE_TIME, BatchExtent, ByteOffset, ObjectKey, TopicIdPartition
 from wal.records.record_batch import parse_header

@@ -25,27 +25,36 @@
 - No leader hints (KIP-951): they need growing leader epochs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 from uuid import UUID
 
-from diskless.api.access import NOTHING_REFUSED, Access, allowed_rows
+from diskless.api.access import Access, AllowedRows, Refused, allowed_rows
 from diskless.api.errors import InvalidRequiredAcks, error_message, kafka_code
 from diskless.api.known_errors import known_error
 from diskless.authorization import AclOperation
 from diskless.loop.long_work import Steps
-from diskless.ports import AppendBatch, ClientInfo, ReplicaManager, TopicAdmin
+from diskless.ports import (
+    NOTHING_REFUSED,
+    ClientInfo,
+    ProducedBatches,
+    ReplicaManager,
+    TopicAdmin,
+)
+from diskless.protocol.batch_scan import SCANNED, columns_of
 from diskless.protocol.produce import (
+    EqualRows,
     ProducedRow,
     ProduceRequest,
+    appended_rows,
     decode_request,
     encode_response,
     encode_row,
-    release,
     row_packer,
 )
 from diskless.quotas.quotas import QuotaEnforcer
 from diskless.server.registry import Api, Deferred, MustClose, Outcome, ReplySteps, Request
+from metadata.batch_commits import BatchCommits
 from metadata.operations import BatchCommit
 from wal.errors import DisklessError, KeysMissing
 
@@ -61,56 +70,47 @@ def api(manager: ReplicaManager, topics: TopicAdmin, quotas: QuotaEnforcer, acce
     def handle(request: Request) -> Steps[Outcome]:
         assert request.frame is not None
         assert request.reader is not None
-        asked = yield from decode_request(request.version, request.frame, request.reader)
-        request.batch_count = len(asked.batches)
+        version = request.version
+        asked = yield from decode_request(version, request.frame, request.reader)
+        batches = asked.batches
+        request.batch_count = count = len(batches.rows) // SCANNED.size
         mute_until = quotas.produced(request.client, len(request.frame))
         if mute_until:
             request.mute(mute_until)
 
-        refused_id = _refused_id(asked, request.client, access)
+        refusal = _refused_id(asked, request.client, access) or _wrong_acks(asked)
         refused = NOTHING_REFUSED
-        if refused_id is None:
-            named = [topic for topic, _ in asked.topics]
+        if refusal is None:
+            named = [topic.named for topic in batches.topics]
             refused = access.refused_named(request.client, AclOperation.WRITE, named, topics)
-        rows = allowed_rows(asked.batches, _topic_of, refused)
+        rows = _allowed_rows(batches, refused) if refused else None
 
         def encode(results: _Results) -> ReplySteps:
-            results = rows.merged(results, lambda _, error: BatchCommit(error=error))
+            if rows is not None:
+                results = rows.merged(results, lambda _, error: BatchCommit(error=error))
             if asked.acks == 0:
                 _close_if_refused(results)
                 return None
-            version = request.version
-            pack = row_packer(version)
-            answered = (
-                pack(batch.partition, base_offset, append_time_ms, log_start_offset)
-                if error is None
-                else encode_row(version, _refused(version, batch.partition, error))
-                for batch, (base_offset, append_time_ms, log_start_offset, _, error) in zip(
-                    asked.batches, results, strict=True
-                )
-            )
+            encoded = _encoded(version, batches.rows, results)
             throttle_ms = quotas.left_ms(mute_until)
             body = yield from encode_response(
-                version, asked.topics, answered, throttle_ms=throttle_ms
+                version, batches.topics, encoded, throttle_ms=throttle_ms
             )
             return [body]
 
         def refuse(error: DisklessError) -> ReplySteps:
-            return encode([BatchCommit(error=error)] * len(rows.allowed))
+            allowed = count if rows is None else len(rows.allowed)
+            return encode([BatchCommit(error=error)] * allowed)
 
-        refusal = refused_id or _wrong_acks(asked)
         if refusal is not None:
-            yield from release(asked.batches)
             return (yield from refuse(refusal))
-        if rows.refused:
-            yield from release([asked.batches[position] for position in rows.refused])
-            if rows.are_none:
-                return (yield from encode(()))
+        if rows is not None and rows.are_none:
+            return (yield from encode(()))
         try:
             answer = yield from manager.append(
-                rows.allowed,
+                _of_allowed(batches, refused) if refused else batches,
                 timeout_ms=asked.timeout_ms,
-                produce_version=request.version,
+                produce_version=version,
                 client=request.client,
                 transactional_id=asked.transactional_id,
             )
@@ -142,8 +142,37 @@ def _wrong_acks(asked: ProduceRequest) -> DisklessError | None:
     return InvalidRequiredAcks(f"acks must be -1, 0 or 1, not {asked.acks}")
 
 
-def _topic_of(batch: AppendBatch) -> str | UUID:
-    return batch.topic_name if batch.topic_id is None else batch.topic_id
+def _allowed_rows(batches: ProducedBatches, refused: Refused) -> AllowedRows[str | UUID]:
+    """The batches that are no refused topic's; a row is what its topic is called."""
+    named = [topic.named for topic in batches.topics for _ in range(topic.batch_count)]
+    return allowed_rows(named, lambda name: name, refused)
+
+
+def _of_allowed(batches: ProducedBatches, refused: Refused) -> ProducedBatches:
+    """The request without refused topics."""
+    rows = []
+    end = 0
+    for topic in batches.topics:
+        start, end = end, end + topic.batch_count * SCANNED.size
+        if topic.named not in refused:
+            rows.append(batches.rows[start:end])
+    allowed = [topic for topic in batches.topics if topic.named not in refused]
+    return ProducedBatches(allowed, b"".join(rows), batches.frame)
+
+
+def _encoded(version: int, rows: bytes, results: _Results) -> Iterable[bytes] | EqualRows:
+    """The answer's row for each of the request's."""
+    if isinstance(results, BatchCommits) and not results.errors:
+        return appended_rows(version, columns_of(rows)["partition"], results)
+    pack = row_packer(version)
+    return (
+        pack(partition, base_offset, append_time_ms, log_start_offset)
+        if error is None
+        else encode_row(version, _refused(version, partition, error))
+        for (_, partition, *_), (base_offset, append_time_ms, log_start_offset, _, error) in zip(
+            SCANNED.iter_unpack(rows), results, strict=True
+        )
+    )
 
 
 def _close_if_refused(results: Sequence[BatchCommit]) -> None:

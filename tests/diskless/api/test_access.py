@@ -6,10 +6,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diskless.api.access import NOTHING_REFUSED, Access, allowed_rows
+from diskless.api.access import Access, allowed_rows
 from diskless.authorization import AllowEverything
 from diskless.fetch.fetch_rows import FetchAnswer, FetchRows
-from diskless.ports import FetchPartition, FetchResult
+from diskless.ports import NOTHING_REFUSED, FetchPartition, FetchResult
 from tests.support.profiles import examples
 from tests.support.security.refusing_broker import CLIENT, CREATE, READ, WRITE
 from wal.errors import OffsetOutOfRange, Rejected

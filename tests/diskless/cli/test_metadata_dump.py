@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from diskless.cli.metadata_dump import Dump, inspect, type_name
+from diskless.cli.dumps.metadata_dump import Dump, inspect, type_name
 from diskless.cli.metadata_sources import (
     LoggedRecord,
 )

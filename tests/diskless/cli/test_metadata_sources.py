@@ -14,7 +14,7 @@ import pytest
 
 from demo.broker_process import DISKLESS
 from diskless.cli.cli import main
-from diskless.cli.metadata_dump import inspect
+from diskless.cli.dumps.metadata_dump import inspect
 from diskless.cli.metadata_sources import (
     LoggedRecord,
     Range,

@@ -136,7 +136,7 @@ def test_the_http_port_has_the_rate_of_handshakes_that_listeners_have(broker: Li
 def test_objects_note_how_far_logs_reach(broker: LiveBroker) -> None:
     """Else a rebuild from objects alone could give an offset to two records."""
     directory = broker.broker.writes.directory
-    assert getattr(directory._floors, "__func__", None) is NotedFacts.floor
+    assert getattr(directory._floors, "__func__", None) is NotedFacts.floors
 
 
 async def test_members_that_wait_are_answered_before_a_stop_waits_for_them(tmp_path: Path) -> None:

@@ -17,13 +17,17 @@ from kio.serial import entity_reader, entity_writer
 from diskless.fetch.fetch_rows import FetchAnswer, FetchTopic
 from diskless.loop.long_work import done_at_once
 from diskless.ports import FetchPartition, FetchResult
-from diskless.protocol import fetch, produce
+from diskless.protocol import batch_scan, fetch, produce
+from diskless.protocol.batch_scan import scanned_batches
 from diskless.protocol.wire import ITEMS_MAX, ProtocolError, Reader
-from metadata.operations import AbortedTransaction
+from metadata.batch_commits import BatchCommits
+from metadata.operations import AbortedTransaction, BatchCommit
 from tests.support.profiles import examples
 from tests.support.samples.kio_entities import entities, promoted, smallest
-from wal.chunks.buffer import BufferPool, FragmentChain
+from wal.chunks.buffer import BufferPool, ChainCutter, FragmentChain
+from wal.crc import crc32c
 from wal.errors import DisklessError
+from wal.records.record_batch import unchecked_header
 from wal.wire.fields import NO_UUID, uvarint
 
 PRODUCE_VERSIONS = range(3, 14)
@@ -65,12 +69,11 @@ def test_a_produce_request_is_cut_into_slices_of_its_fragments(version, data):
     before = pool.statistics()
     asked = done_at_once(produce.decode_request(version, frame, Reader(frame.views())))
     assert pool.statistics() == before, "nothing may be allocated for a request's records"
-    frame.release()
 
     assert asked.transactional_id == entity.transactional_id
     assert asked.acks == entity.acks
     assert asked.timeout_ms == entity.timeout // timedelta(milliseconds=1)
-    assert asked.topics == [
+    assert asked.batches.topics == [
         (_topic_of(topic, version), len(topic.partition_data)) for topic in entity.topic_data
     ]
     expected = [
@@ -78,17 +81,25 @@ def test_a_produce_request_is_cut_into_slices_of_its_fragments(version, data):
         for topic in entity.topic_data
         for part in topic.partition_data
     ]
-    found = [
-        (
-            b.topic_name if b.topic_id is None else b.topic_id,
-            b.partition,
-            None if b.records is None else b"".join(b.records.views()),
-        )
-        for b in asked.batches
-    ]
-    assert found == expected
-    done_at_once(produce.release(asked.batches))
+    assert _found(asked.batches) == expected
+    frame.release()
     assert pool.statistics().in_use_bytes == 0
+
+
+def _found(batches):
+    """(topic, partition, bytes) of each; whose checksums and headers are looked at, too."""
+    named = [topic.named for topic in batches.topics for _ in range(topic.batch_count)]
+    found = []
+    cutter = ChainCutter(batches.frame)
+    for name, batch in zip(named, scanned_batches(batches.rows), strict=True):
+        records = None
+        if batch.size >= 0:
+            records = b"".join(cutter.parts(batch.position, batch.size))
+            assert batch.is_summed == (batch.size > 0)
+            assert batch.actual_crc == crc32c(records[21:])
+            assert batch.header == unchecked_header([records])
+        found.append((name, batch.partition, records))
+    return found
 
 
 @few_examples
@@ -98,7 +109,7 @@ def test_a_produce_request_of_the_future_is_read_without_its_new_fields(data):
     pool = BufferPool(1 << 20)
     frame = _chain(pool, _written(promoted(entity)), 64)
     asked = done_at_once(produce.decode_request(9, frame, Reader(frame.views())))
-    assert [batch.topic_name for batch in asked.batches] == [
+    assert [name for name, _, _ in _found(asked.batches)] == [
         topic.name for topic in entity.topic_data for _ in topic.partition_data
     ]
 
@@ -115,22 +126,20 @@ def test_very_many_partitions_are_decoded_and_encoded_in_slices():
         next(steps)
     steps.close()  # the client is gone: nothing is left of it
     asked = done_at_once(produce.decode_request(3, frame, Reader(frame.views())))
+    assert [records for _, _, records in _found(asked.batches)] == [b"batch"] * count
     frame.release()
-    assert len(asked.batches) == count
-    assert {b"".join(batch.records.views()) for batch in asked.batches} == {b"batch"}
-    done_at_once(produce.release(asked.batches))
     assert pool.statistics().in_use_bytes == 0
 
     rows = [*map(produce.row_packer(3), [3] * count, range(count), [-1] * count, [0] * count)]
-    steps = produce.encode_response(3, asked.topics, rows)
+    steps = produce.encode_response(3, asked.batches.topics, rows)
     for _ in range(9):
         next(steps)
-    whole = done_at_once(produce.encode_response(3, asked.topics, rows))
+    whole = done_at_once(produce.encode_response(3, asked.batches.topics, rows))
     assert done_at_once(steps) == whole
 
 
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)
-def test_a_produce_request_cut_anywhere_is_an_error_and_gives_its_slices_back(version):
+def test_a_produce_request_cut_anywhere_is_an_error(version):
     schema = load_request_schema(0, version)
     body = _written(promoted(smallest(schema)) if version >= 9 else smallest(schema))
     pool = BufferPool(1 << 20)
@@ -202,6 +211,40 @@ def test_the_row_of_an_appended_batch_is_packed_as_any_row_is(version):
     for fields in ((7, 5, -1, 3), (2**31 - 1, 2**63 - 1, 1_700_000_000_123, 0)):
         row = produce.ProducedRow(fields[0], 0, *fields[1:])
         assert produce.row_packer(version)(*fields) == produce.encode_row(version, row)
+
+
+@pytest.mark.parametrize("version", PRODUCE_VERSIONS)
+def test_the_rows_of_appended_batches_are_packed_as_each_of_them_is(version):
+    pack = produce.row_packer(version)
+    fields = [(7, 5, -1, 3), (2**31 - 1, 2**63 - 1, 1_700_000_000_123, 0), (0, 0, 1, 2)]
+    partitions, *numbers = (np.array(column) for column in zip(*fields, strict=True))
+    commits = BatchCommits(
+        **dict(zip(BatchCommit._fields, numbers, strict=False)),
+        is_duplicate=np.zeros(3, np.bool_),
+        errors={},
+    )
+    topics = [("t", 1), ("empty", 0), ("u", 2)] if version < 13 else [(UUID(int=1), 3)]
+    rows = produce.appended_rows(version, partitions, commits)
+    body = done_at_once(produce.encode_response(version, topics, rows))
+    one_by_one = done_at_once(
+        produce.encode_response(version, topics, [pack(*each) for each in fields])
+    )
+    assert body == one_by_one
+
+
+def test_a_request_of_much_to_be_summed_is_read_in_slices(monkeypatch):
+    monkeypatch.setattr(batch_scan, "SUMMED_BYTES", 100)
+    partition = struct.pack(">ii", 3, 60) + bytes(60)
+    body = struct.pack(">hhi", -1, 1, 30_000)
+    body += struct.pack(">ih1si", 1, 1, b"t", 5) + partition * 5
+    pool = BufferPool(1 << 20)
+    frame = _chain(pool, body, 1000)
+    steps = produce.decode_request(3, frame, Reader(frame.views()))
+    next(steps)
+    next(steps)
+    asked = done_at_once(steps)
+    assert [partition for _, partition, _ in _found(asked.batches)] == [3] * 5
+    frame.release()
 
 
 def _asked(version: int, entity: Any) -> list[FetchPartition]:

@@ -6,10 +6,10 @@ from uuid import UUID
 import pytest
 
 from diskless.loop.long_work import done_at_once
-from diskless.ports import AppendBatch
-from diskless.replica.delayed_produce import REPEATS_MAX
-from diskless.replica.replica_manager import BATCHES_AT_ONCE, append_failed
+from diskless.produce.delayed_produce import REPEATS_MAX
+from diskless.replica.replica_manager import BATCHES_AT_ONCE, COLUMNS_AT_ONCE, append_failed
 from metadata.operations import BatchCommit, TopicDescription
+from tests.support.brokers.produced import AskedBatch
 from tests.support.brokers.replica_setting import (
     NOW_MS,
     OTHER_CLIENT,
@@ -23,7 +23,6 @@ from tests.support.brokers.replica_setting import (
     until,
 )
 from tests.support.chunks.batch_builder import Row, build_batch
-from wal.chunks.buffer import chain_of
 from wal.errors import (
     CorruptBatch,
     DisklessError,
@@ -90,7 +89,7 @@ async def test_past_its_timeout_the_outcome_of_a_batch_is_unknown(setting: Setti
 
 def idempotent(
     setting: Setting, sequence: int = 0, *, records: int = 1, epoch: int = 0, at_ms: int = NOW_MS
-) -> AppendBatch:
+) -> AskedBatch:
     numbers = {"producer_id": 9, "producer_epoch": epoch, "base_sequence": sequence}
     return setting.batch(0, build_batch([Row(at_ms)] * records, **numbers))
 
@@ -179,15 +178,15 @@ async def test_a_client_that_went_away_takes_no_batch_back(setting: Setting) -> 
 @pytest.mark.parametrize(
     ("batch", "error"),
     [
-        (AppendBatch(None, "t", 0, None), InvalidRecord),
-        (AppendBatch(None, "nobody", 0, None), UnknownPartition),
-        (AppendBatch(None, "t", 3, None), UnknownPartition),
-        (AppendBatch(None, "t", -1, None), UnknownPartition),
-        (AppendBatch(UUID(int=9), "", 0, None), UnknownTopicId),
+        (AskedBatch("t", 0, None), InvalidRecord),
+        (AskedBatch("nobody", 0, None), UnknownPartition),
+        (AskedBatch("t", 3, None), UnknownPartition),
+        (AskedBatch("t", -1, None), UnknownPartition),
+        (AskedBatch(UUID(int=9), 0, None), UnknownTopicId),
     ],
 )
 async def test_a_refused_batch_is_answered_at_once_when_it_is_alone(
-    setting: Setting, batch: AppendBatch, error: type[DisklessError]
+    setting: Setting, batch: AskedBatch, error: type[DisklessError]
 ) -> None:
     future = setting.append(batch)
     assert future.done()
@@ -220,15 +219,17 @@ async def test_each_batch_is_judged_by_its_own_topic(setting: Setting) -> None:
     )
     setting.coordinator.by_name["u"] = small
     asked = [("t", 0), ("u", 1), ("t", 1), ("nobody", 0), ("t", 7), ("nobody", 1), ("t", 2)]
-    future = setting.append(
-        *(setting.batch(partition, topic=topic) for topic, partition in asked),
-        AppendBatch(small.topic_id, "", 2, chain_of(setting.pool, build_batch([Row(NOW_MS)]))),
-        AppendBatch(TOPIC.topic_id, "", 0, chain_of(setting.pool, build_batch([Row(NOW_MS)]))),
+    future = setting.append(*(setting.batch(partition, topic=topic) for topic, partition in asked))
+    by_id = setting.append(
+        AskedBatch(small.topic_id, 2, build_batch([Row(NOW_MS)])),
+        AskedBatch(TOPIC.topic_id, 0, build_batch([Row(NOW_MS)])),
     )
     assert [batch.partition for batch in setting.write_loop.batches] == [P0, P1, P2, P0]
     for index in range(4):
         setting.write_loop.settle(index, done(index))
-    assert [(type(result.error), result.base_offset) for result in await future] == [
+    assert [
+        (type(result.error), result.base_offset) for result in [*await future, *await by_id]
+    ] == [
         (type(None), 0),
         (RecordTooLarge, -1),
         (type(None), 1),
@@ -243,7 +244,7 @@ async def test_each_batch_is_judged_by_its_own_topic(setting: Setting) -> None:
 
 async def test_what_the_disk_refused_is_the_outcome_of_every_batch(setting: Setting) -> None:
     future = setting.append(setting.batch(0), setting.batch(1))
-    append_failed(setting.write_loop.batches, StorageFailed("full"))
+    append_failed(setting.write_loop.pending, StorageFailed("full"))
     assert [type(result.error) for result in await future] == [StorageFailed, StorageFailed]
 
 
@@ -266,26 +267,54 @@ async def test_closing_answers_the_produces_that_still_wait(setting: Setting) ->
 
 
 async def test_a_request_of_very_many_batches_is_appended_in_steps(setting: Setting) -> None:
-    count = 5 * BATCHES_AT_ONCE
+    count = 5 * COLUMNS_AT_ONCE
     steps = setting.appending(*(setting.batch(number % 3) for number in range(count)))
     for number in range(1, 5):
         next(steps)
-        assert [len(call) for call in setting.write_loop.calls] == [BATCHES_AT_ONCE] * number
+        assert [len(call) for call in setting.write_loop.calls] == [COLUMNS_AT_ONCE] * number
     beside = setting.append(setting.batch(1), client=OTHER_CLIENT)
     # Outcomes may come before it is all handed on.
     setting.write_loop.settle(0, done(0))
     future = done_at_once(steps)
-    for number in range(1, count + 1):
-        setting.write_loop.settle(number, done(number))
-    assert len(await future) == count
-    assert (await beside)[0].base_offset == 4 * BATCHES_AT_ONCE
+    for number, batch in enumerate(setting.write_loop.batches):
+        if number:
+            batch.token.batches_done([done(number)], [batch.place])
+    assert [result.base_offset for result in await future] == [
+        number if number < 4 * COLUMNS_AT_ONCE else number + 1 for number in range(count)
+    ]
+    assert (await beside)[0].base_offset == 4 * COLUMNS_AT_ONCE
+
+
+async def test_batches_that_are_looked_at_one_by_one_are_fewer_at_once(setting: Setting) -> None:
+    compressed = build_batch([Row(NOW_MS) for _ in range(20)], codec=GZIP)
+    count = 2 * BATCHES_AT_ONCE
+    steps = setting.appending(*(setting.batch(0, compressed) for _ in range(count)))
+    next(steps)
+    assert len(setting.write_loop.batches) == BATCHES_AT_ONCE
+    done_at_once(steps)
+    assert len(setting.write_loop.batches) == count
 
 
 async def test_a_large_request_that_is_given_up_keeps_nothing(setting: Setting) -> None:
-    steps = setting.appending(*(setting.batch() for _ in range(2 * BATCHES_AT_ONCE)))
+    steps = setting.appending(*(setting.batch() for _ in range(2 * COLUMNS_AT_ONCE)))
     next(steps)
     steps.close()
-    assert len(setting.write_loop.batches) == BATCHES_AT_ONCE
+    assert len(setting.write_loop.batches) == COLUMNS_AT_ONCE
+
+
+@pytest.mark.parametrize("wrong", [0, 30, 99])
+async def test_one_wrong_batch_of_many_is_refused_alone(setting: Setting, wrong: int) -> None:
+    good = build_batch([Row(NOW_MS)], producer_id=4, producer_epoch=0, base_sequence=0)
+    rotten = bytearray(good)
+    rotten[-1] ^= 1
+    batches = [setting.batch(0, bytes(rotten) if at == wrong else good) for at in range(100)]
+    batches[50] = setting.batch(7, good)
+    future = setting.append(*batches)
+    assert len(setting.write_loop.batches) == 98
+    for index in range(98):
+        setting.write_loop.settle(index, done(index))
+    errors = {at: type(each.error) for at, each in enumerate(await future) if each.error}
+    assert errors == {wrong: CorruptBatch, 50: UnknownPartition}
 
 
 async def test_refusals_of_a_large_request_are_its_answer_too(setting: Setting) -> None:
@@ -293,16 +322,6 @@ async def test_refusals_of_a_large_request_are_its_answer_too(setting: Setting) 
     results = await setting.append(*(setting.batch(7) for _ in range(count)))
     assert [type(result.error) for result in results] == [UnknownPartition] * count
     assert all(result.error.__traceback__ is None for result in results if result.error)
-
-
-async def test_after_large_batches_others_come_first(setting: Setting) -> None:
-    setting.configure({"max.message.bytes": "100000000"})
-    large = build_batch([Row(NOW_MS, value=bytes(7 << 20))])
-    steps = setting.appending(*(setting.batch(0, large) for _ in range(4)), setting.batch(1))
-    next(steps)
-    assert len(setting.write_loop.batches) == 3
-    done_at_once(steps)
-    assert len(setting.write_loop.batches) == 5
 
 
 async def test_a_batch_that_has_to_be_opened_holds_up_its_partition_alone(

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import pytest
 
 from diskless.loop.long_work import done_at_once
-from diskless.ports import AppendBatch
 from diskless.replica.replica_manager import BATCHES_AT_ONCE
 from diskless.transactions.errors import (
     NotTransactionCoordinator,
@@ -13,6 +12,7 @@ from diskless.transactions.errors import (
     TransactionNotKnown,
 )
 from metadata.transaction_operations import JoinTransaction
+from tests.support.brokers.produced import AskedBatch
 from tests.support.brokers.replica_setting import (
     NOW_MS,
     OTHER_CLIENT,
@@ -42,7 +42,7 @@ TRANSACTIONAL = 0x10
 
 def batch(
     setting: Setting, partition: int = 0, sequence: int = 0, *, producer_id: int = 9, bits: int = 16
-) -> AppendBatch:
+) -> AskedBatch:
     numbers = {"producer_id": producer_id, "producer_epoch": 3, "base_sequence": sequence}
     data = build_batch([Row(NOW_MS)], attributes=bits, **numbers)
     return setting.batch(partition, data)

@@ -1,6 +1,7 @@
 """Conformance of coordinators: committing files, and the rows that their batches become."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from uuid import UUID
 
@@ -17,7 +18,7 @@ from wal.errors import OutOfOrderSequence, Rejected, StaleProducerEpoch, Unknown
 
 def as_bytes(request: CommitFile, answers: object) -> bytes:
     """The answers to `request` as they go over a wire."""
-    assert isinstance(answers, list | tuple)
+    assert isinstance(answers, Sequence)
     return COMMIT_FILE.encode_response(CommitFileMessage(request), answers)
 
 

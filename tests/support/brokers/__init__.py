@@ -15,6 +15,8 @@
 - `listeners`: Listeners of tests, each on a free port of the loopback address.
 - `live_broker`: A whole broker in a thread of the test process, on a real socket, for blocking
   clients.
+- `produced`: Produce requests as handlers give them on: made of bytes on the wire, and read by the
+  decoder.
 - `replica_setting`: A replica manager on a write loop, a coordinator and a reader that do what
   a test says.
 - `server_tests`: What tests of the server share: both event loops, and an API that nobody else

@@ -18,10 +18,10 @@ from diskless.replica.batch_reader import READ_BYTES_MIN, BatchReader, ReadReque
 from diskless.replica.extent_source import ExtentSource
 from metadata.operations import Extent, SegmentExtent, WalExtent
 from tests.support.chunks.batch_builder import Row, build_batch
+from tests.support.chunks.write_path import pending
 from wal.caches.block_files import BlockFiles
 from wal.caches.object_cache import ObjectCache, ObjectCacheSettings
-from wal.chunks.buffer import BufferPool, chain_of
-from wal.chunks.chunk import PendingBatch
+from wal.chunks.buffer import BufferPool
 from wal.chunks.chunk_directory import ChunkDirectory
 from wal.chunks.sealed_chunk import SealedChunk
 from wal.chunks.wal_settings import WalSettings
@@ -143,13 +143,8 @@ class Setting(NamedTuple):
         """Batches in a sealed chunk of this broker, all of one partition."""
         pool = BufferPool(1 << 20)
         writer = self.directory.open_chunk()
-        writer.append(
-            [
-                PendingBatch(PARTITION, parse_header(data), 0, 0, chain_of(pool, data), None)
-                for data in batches
-            ]
-        )
-        chunk = self.directory.seal(writer, [None] * len(batches))
+        writer.append([pending(pool, PARTITION, data) for data in batches])
+        chunk = self.directory.seal(writer, ())
         assert chunk is not None
         return chunk
 

@@ -13,13 +13,14 @@ from diskless.loop.early_end import EarlyEnd
 from diskless.loop.long_work import Steps
 from diskless.ports import (
     AT_ONCE,
-    AppendBatch,
     ClientInfo,
     FetchPartition,
     FetchResult,
     ListOffsetsPartition,
     ListOffsetsResult,
+    ProducedBatches,
 )
+from diskless.protocol.batch_scan import ScannedBatch, scanned_batches
 from metadata import operations as ops
 from wal import errors
 from wal.chunks.buffer import FragmentChain
@@ -164,7 +165,7 @@ class FakeReplicaManager:
 
     def append(
         self,
-        batches: Sequence[AppendBatch],
+        batches: ProducedBatches,
         *,
         timeout_ms: int,
         produce_version: int,
@@ -175,11 +176,14 @@ class FakeReplicaManager:
         self.clients.append(client)
         self.transactional_ids.append(transactional_id)
         if self.raises is not None:
-            for batch in batches:
-                if batch.records is not None:
-                    batch.records.release()
             raise self.raises
-        results = [self._append_one(batch) for batch in batches]
+        named = [topic.named for topic in batches.topics for _ in range(topic.batch_count)]
+        results = [
+            self._append_one(name, batch, batches.frame)
+            for name, batch in zip(named, scanned_batches(batches.rows), strict=True)
+        ]
+        if self.hold and self.keeps_memory:
+            self.kept.append(batches.frame.share(0, len(batches.frame)))
         future: asyncio.Future[Sequence[ops.BatchCommit]] = (
             asyncio.get_running_loop().create_future()
         )
@@ -197,28 +201,23 @@ class FakeReplicaManager:
             self.kept.popleft().release()
         future.set_result(future.results)  # type: ignore[attr-defined]
 
-    def _append_one(self, batch: AppendBatch) -> ops.BatchCommit:
-        records = batch.records
+    def _append_one(
+        self, named: str | UUID, batch: ScannedBatch, frame: FragmentChain
+    ) -> ops.BatchCommit:
         if self.append_error is not None:
-            if records is not None:
-                records.release()
             return ops.BatchCommit(error=self.append_error)
-        if records is None:
+        if batch.size < 0:
             return ops.BatchCommit(error=errors.InvalidRecord("null"))
-        data = b"".join(records.views())
-        if self.hold and self.keeps_memory:
-            self.kept.append(records)
-        else:
-            records.release()
+        data = frame.copy_bytes(batch.position, batch.size)
         self.appended.append(data)
-        if batch.topic_id is not None:
-            topic = self._topics.topic_by_id(batch.topic_id)
+        if isinstance(named, UUID):
+            topic = self._topics.topic_by_id(named)
             if topic is None:
-                return ops.BatchCommit(error=errors.UnknownTopicId(f"no {batch.topic_id}"))
+                return ops.BatchCommit(error=errors.UnknownTopicId(f"no {named}"))
         else:
-            topic = self._topics.known.get(batch.topic_name)
+            topic = self._topics.known.get(named)
         if topic is None or not 0 <= batch.partition < topic.partition_count:
-            return ops.BatchCommit(error=errors.UnknownPartition(f"no {batch.topic_name}"))
+            return ops.BatchCommit(error=errors.UnknownPartition(f"no {named}"))
         log = self.logs.setdefault((topic.name, batch.partition), FakeLog())
         count = parse_header(data).record_count
         base = log.next_offset

@@ -10,8 +10,8 @@ from uuid import UUID
 from diskless.fetch.read_ahead import Answered, ReadAhead
 from diskless.loop.early_end import EarlyEnd
 from diskless.loop.long_work import Steps, done_at_once
-from diskless.ports import AppendBatch, ClientInfo, FetchPartition, FetchResult
-from diskless.replica.batch_lanes import BatchLanes
+from diskless.ports import ClientInfo, FetchPartition, FetchResult
+from diskless.produce.batch_lanes import BatchLanes
 from diskless.replica.batch_reader import BatchReader, ReadRequest, ReadResult
 from diskless.replica.metadata_topic import MetadataTopic
 from diskless.replica.replica_manager import ReplicaManager
@@ -20,17 +20,19 @@ from metadata import operations as ops
 from metadata.clients.coordinator_client import Coordinator
 from metadata.log.log import MetadataLog
 from metadata.log.log_batch import encode_batch
+from tests.support.brokers.produced import AskedBatch, produced
 from tests.support.chunks.batch_builder import Row, build_batch
 from tests.support.coordinators.coordinator_bench import MemoryMetadataLog
 from tests.support.transactions.held_numbers import HeldNumbers
-from wal.chunks.buffer import BufferPool, chain_of
-from wal.chunks.write_loop import PendingBatch, WriteLoop
+from wal.chunks.batch_rows import row_of_batch
+from wal.chunks.buffer import BufferPool
+from wal.chunks.write_loop import PendingBatches, WriteLoop
 from wal.clock import ManualClock
 from wal.coordinates import ByteOffset, ObjectKey, Offset, TopicIdPartition
 from wal.errors import DisklessError, OffsetOutOfRange
 from wal.inflation_budget import InflationBudget
 from wal.records.batch_preparation import BatchWork, NeededWork, PreparedBatch
-from wal.records.record_batch import BatchHeader
+from wal.records.record_batch import BatchHeader, parse_header
 
 NOW_MS = 1_704_067_200_000
 TOPIC = ops.TopicDescription(topic_id=UUID(int=1), name="t", partition_count=3)
@@ -71,26 +73,62 @@ class Logged(NamedTuple):
             listener()
 
 
+class HeldBatch(NamedTuple):
+    """One batch that reached the write loop."""
+
+    partition: TopicIdPartition
+    header: BatchHeader
+    transaction_number: int
+    timestamp_type: int
+    request_id: int
+    number_asked_ms: int
+    token: Any
+    place: int
+    """Which of its token's it is."""
+
+
 class HeldWriteLoop:
     """Takes batches, and keeps them until the test settles them."""
 
     def __init__(self) -> None:
-        self.calls: list[Sequence[PendingBatch]] = []
+        self.calls: list[Sequence[HeldBatch]] = []
+        self.pending: list[PendingBatches] = []
+        """What was taken, whose payloads were given back."""
         self.error: DisklessError | None = None
 
-    def append_nowait(self, batches: Sequence[PendingBatch]) -> None:
+    def append_nowait(self, batches: PendingBatches) -> None:
         if self.error is not None:
             raise self.error
-        self.calls.append(batches)
-        for batch in batches:
-            batch.payload.release()
+        data = b"".join(batches.payload.views())
+        assert len(data) == batches.rows_bytes
+        held = []
+        for place in range(batches.batch_count):
+            row = row_of_batch(batches.rows, place)
+            header = parse_header(data, row.byte_offset)
+            assert (header.length_bytes, header.crc) == (row.length_bytes, row.crc)
+            held.append(
+                HeldBatch(
+                    TopicIdPartition(batches.topic_ids[row.topic_id], row.partition),
+                    header,
+                    row.transaction_number,
+                    row.timestamp_type,
+                    row.request_id,
+                    batches.number_asked_ms,
+                    batches.token,
+                    place,
+                )
+            )
+        self.calls.append(held)
+        self.pending.append(batches)
+        batches.payload.release()
 
     @property
-    def batches(self) -> list[PendingBatch]:
+    def batches(self) -> list[HeldBatch]:
         return [batch for call in self.calls for batch in call]
 
     def settle(self, index: int, result: ops.BatchCommit) -> None:
-        self.batches[index].token.batch_done(result)
+        batch = self.batches[index]
+        batch.token.batches_done([result], [batch.place])
 
 
 class ScriptedCoordinator:
@@ -264,13 +302,12 @@ class Setting:
         self.logs[partition].apply()
         return encode_batch(offset, NOW_MS, [b"a record", b"another"])
 
-    def batch(self, partition: int = 0, data: bytes | None = None, topic: str = "t") -> AppendBatch:
-        content = build_batch([Row(NOW_MS)]) if data is None else data
-        return AppendBatch(None, topic, partition, chain_of(self.pool, content))
+    def batch(self, partition: int = 0, data: bytes | None = None, topic: str = "t") -> AskedBatch:
+        return AskedBatch(topic, partition, build_batch([Row(NOW_MS)]) if data is None else data)
 
     def append(
         self,
-        *batches: AppendBatch,
+        *batches: AskedBatch,
         timeout_ms: int = 60_000,
         client: ClientInfo = CLIENT,
         transactional_id: str | None = None,
@@ -283,18 +320,24 @@ class Setting:
 
     def appending(
         self,
-        *batches: AppendBatch,
+        *batches: AskedBatch,
         timeout_ms: int = 60_000,
         client: ClientInfo = CLIENT,
         transactional_id: str | None = None,
     ) -> Steps["asyncio.Future[Sequence[ops.BatchCommit]]"]:
-        return self.manager.append(
-            batches,
-            timeout_ms=timeout_ms,
-            produce_version=9,
-            client=client,
-            transactional_id=transactional_id,
-        )
+        asked = produced(self.pool, batches)
+        try:
+            return (
+                yield from self.manager.append(
+                    asked,
+                    timeout_ms=timeout_ms,
+                    produce_version=9,
+                    client=client,
+                    transactional_id=transactional_id,
+                )
+            )
+        finally:
+            asked.frame.release()
 
     def fetch(
         self,

@@ -2,6 +2,7 @@
 
 - `batch_builder`: A plain RecordBatch v2 writer, one record at a time, straight from the
   format's description.
+- `chains`: Fragment chains of bytes that did not come from a socket.
 - `failing_disk`: A disk that does what it is told to: fail, write half, run full.
 - `power_cut_disk`: A disk whose power is cut: what was not synced is there, partly there, or
   not.

@@ -14,13 +14,15 @@ from tests.support.chunks.write_path import (
     batch_bytes,
     open_directory,
     pending,
+    together,
+    tokens_of,
 )
 from wal.chunks.buffer import BufferPool
 from wal.chunks.chunk_directory import ChunkDirectory
 from wal.chunks.seal_policy import Arrivals
 from wal.chunks.sealed_chunk import SealedChunk
 from wal.chunks.wal_settings import WalSettings
-from wal.chunks.write_loop import PendingBatch, WriteLoop
+from wal.chunks.write_loop import PendingBatches, WriteLoop
 from wal.clock import Clock, SystemClock
 
 BATCH = batch_bytes(b"x" * 439)
@@ -70,7 +72,7 @@ class Rig:
     async def _take(self, chunk: SealedChunk) -> None:
         await self.gate.wait()
         self.sealed.append(chunk)
-        for token in chunk.tokens:
+        for token in tokens_of(chunk):
             self.outcomes.of_token.setdefault(token, []).append("sealed")
         self.changed.set()
 
@@ -79,19 +81,20 @@ class Rig:
         self.changed.set()
         return self.is_behind
 
-    def _appended(self, batches: Sequence[PendingBatch]) -> None:
-        self.appended += [batch.token for batch in batches]
+    def _appended(self, batches: Sequence[PendingBatches]) -> None:
+        self.appended += [token for some in batches for token in some.token]
         self.after_append()
         self.changed.set()
 
-    def batches(self, count: int, data: bytes = BATCH) -> list[PendingBatch]:
+    def batches(self, count: int, data: bytes = BATCH) -> PendingBatches:
+        """Those of one request."""
         made = []
         for _ in range(count):
             self.tokens.append(self._next_token)
             partition = (A0, A1)[self._next_token % 2]
             made.append(pending(self.pool, partition, data, token=self._next_token))
             self._next_token += 1
-        return made
+        return together(self.pool, made)
 
     async def wait_sealed(self, count: int) -> None:
         await self._wait_until(lambda: len(self.sealed) >= count)
@@ -110,7 +113,7 @@ class Rig:
                 await self.changed.wait()
 
     def sealed_tokens(self) -> list[list[object]]:
-        return [list(chunk.tokens) for chunk in self.sealed]
+        return [tokens_of(chunk) for chunk in self.sealed]
 
     def check_each_token_once(self) -> None:
         assert set(self.outcomes.of_token) == set(self.tokens)

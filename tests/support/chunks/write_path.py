@@ -7,13 +7,15 @@ from pathlib import Path
 from uuid import UUID
 
 from tests.support.chunks.batch_builder import seal
-from wal.chunks.buffer import BufferPool, chain_of
-from wal.chunks.chunk import ChunkIdentity, ChunkPaths, ChunkWriter, PendingBatch
+from tests.support.chunks.chains import chain_of
+from wal.chunks.batch_rows import batch_row, placed, row_of_batch
+from wal.chunks.buffer import BufferPool, ChainCutter
+from wal.chunks.chunk import ChunkIdentity, ChunkPaths, ChunkWriter, PendingBatches, Waiting
 from wal.chunks.chunk_directory import ChunkDirectory
 from wal.chunks.sealed_chunk import SealedChunk
 from wal.chunks.wal_settings import WalSettings
 from wal.clock import ManualClock
-from wal.coordinates import TopicIdPartition
+from wal.coordinates import NO_TRANSACTION, TopicIdPartition
 from wal.crc import Buffer
 from wal.disk import SYSTEM_DISK, Disk, SystemDisk
 from wal.errors import DisklessError, ObjectExpired, Rejected
@@ -58,16 +60,47 @@ def pending(
     token: object = None,
     request_id: int = 0,
     timestamp_type: int = 0,
-) -> PendingBatch:
+    transaction_number: int = NO_TRANSACTION,
+) -> PendingBatches:
+    """One batch. The token is one of the tests' own for each batch; see `waiting`."""
     data = batch_bytes() if data is None else data
-    return PendingBatch(
-        partition=partition,
-        header=parse_header(data),
-        timestamp_type=timestamp_type,
-        request_id=request_id,
-        payload=chain_of(pool, data),
-        token=token,
-    )
+    name = partition.topic_id.bytes
+    header = parse_header(data)
+    place = partition.partition
+    row = batch_row(name, place, 0, header, timestamp_type, request_id, transaction_number)
+    tokens = None if token is None else (token,)
+    return PendingBatches(bytearray(row), {name: partition.topic_id}, chain_of(pool, data), tokens)
+
+
+def together(pool: BufferPool, batches: Sequence[PendingBatches]) -> PendingBatches:
+    """Batches of one request, whose own payloads are given back."""
+    rows = bytearray()
+    data = bytearray()
+    tokens: list[object] = []
+    topic_ids: dict[bytes, UUID] = {}
+    for batch in batches:
+        rows += placed(batch.rows, len(data))
+        data += b"".join(batch.payload.views())
+        batch.payload.release()
+        tokens += batch.token or [None] * batch.batch_count
+        topic_ids |= batch.topic_ids
+    whole = chain_of(pool, data)
+    lengths = [row_of_batch(rows, place).length_bytes for place in range(len(tokens))]
+    starts = [sum(lengths[:place]) for place in range(len(tokens))]
+    payload = ChainCutter(whole).share_all(starts, lengths)
+    whole.release()
+    return PendingBatches(rows, topic_ids, payload, tokens)
+
+
+def tokens_of(chunk: SealedChunk, positions: Sequence[int] | None = None) -> list[object]:
+    """Who waits for the batches at these arrival positions, or for all."""
+    if positions is None:
+        positions = range(chunk.batch_count)
+    return [
+        token
+        for tokens, _, places in chunk.waiting_for(sorted(positions))
+        for token in (tokens if places is None else [tokens[place] for place in places])
+    ]
 
 
 def open_writer(path: Path, *, number: int = 0, seed: int = 1, disk: Disk = SYSTEM_DISK,
@@ -133,7 +166,7 @@ def sealed(
     writer.append(items)
     for item in items:
         item.payload.release()
-    chunk = directory.seal(writer, [None] * len(items) if tokens is None else tokens)
+    chunk = directory.seal(writer, [Waiting(tokens, len(items))])
     assert chunk is not None
     return chunk
 
@@ -206,9 +239,10 @@ class Outcomes:
         if token is not None:
             self.of_token.setdefault(token, []).append(outcome)
 
-    def failed(self, batches: Sequence[PendingBatch], error: DisklessError) -> None:
-        for batch in batches:
-            self._tell(batch.token, type(error).__name__)
+    def failed(self, batches: Sequence[PendingBatches], error: DisklessError) -> None:
+        for some in batches:
+            for token in some.token or ():
+                self._tell(token, type(error).__name__)
 
     async def commit(self, chunks: Sequence[SealedChunk]) -> Sequence[DisklessError | None]:
         self.together.append(len(chunks))
@@ -222,21 +256,21 @@ class Outcomes:
                 refused.append(None)
         for chunk, error in zip(chunks, refused, strict=True):
             if error is None:
-                for token in chunk.tokens_in(chunk.plan):
+                for token in tokens_of(chunk, chunk.plan.positions):
                     self._tell(token, "committed")
                 self.committed.append(chunk)
         return refused
 
     async def abandon(self, chunk: SealedChunk, error: DisklessError) -> None:
-        for token in chunk.tokens:
+        for token in tokens_of(chunk, chunk.plan.positions):
             self._tell(token, type(error).__name__)
         self.abandoned.append((chunk, error))
 
     async def abandon_batches(
         self, chunk: SealedChunk, positions: Sequence[int], error: DisklessError
     ) -> None:
-        for position in positions:
-            self._tell(chunk.tokens[position], type(error).__name__)
+        for token in tokens_of(chunk, positions):
+            self._tell(token, type(error).__name__)
 
 
 def object_range(chunk: SealedChunk, start: int, length: int) -> bytes:

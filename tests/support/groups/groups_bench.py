@@ -12,7 +12,7 @@ from diskless.groups.group_coordinator import PartitionGroups
 from diskless.groups.group_router import GroupRouter
 from diskless.groups.offsets import TopicsWith
 from diskless.groups.settings import GroupSettings
-from diskless.replica.purgatory import Purgatory
+from diskless.loop.purgatory import Purgatory
 from metadata.operations import Leader, TopicDescription
 from metadata.rules.groups import group_coordinator
 from tests.support.groups.group_requests import CLIENT, join_request, sync_request

@@ -14,6 +14,7 @@ from hypothesis.stateful import (
     rule,
 )
 
+from tests.support.chunks.chains import chain_of
 from wal.chunks.buffer import (
     SIZE_CLASSES,
     SIZE_MAX,
@@ -21,7 +22,6 @@ from wal.chunks.buffer import (
     ChainBuilder,
     ChainCutter,
     FragmentChain,
-    chain_of,
 )
 
 
@@ -100,27 +100,15 @@ def test_a_pool_grows_beyond_its_cap_counts_that_and_shrinks_again() -> None:
 
 
 def test_a_pool_at_its_cap_gives_up_free_buffers_of_other_classes_first() -> None:
-    pool = BufferPool(SIZE_MAX, preallocate={512: 4})
+    pool = BufferPool(SIZE_MAX)
+    for fragment in [pool.get(512) for _ in range(4)]:
+        fragment.release()
     big = pool.get(SIZE_MAX)
     assert pool.statistics() == (SIZE_MAX, 0, 0, 5, 0)
     big.release()
     small = pool.get(512)
     assert pool.statistics() == (512, 0, 0, 6, 0)
     small.release()
-
-
-def test_preallocated_buffers_are_used() -> None:
-    pool = BufferPool(1 << 20, preallocate={768: 2})
-    fragments = [pool.get(700) for _ in range(2)]
-    assert pool.statistics().reused == 2
-    for fragment in fragments:
-        fragment.release()
-
-
-@pytest.mark.parametrize("preallocate", [{500: 1}, {SIZE_MAX: 9}])
-def test_preallocation_must_fit_the_classes_and_the_cap(preallocate: dict[int, int]) -> None:
-    with pytest.raises(ValueError, match=r"size class|do not fit"):
-        BufferPool(1 << 20, preallocate=preallocate)
 
 
 def test_a_share_keeps_its_bytes_after_the_chain_it_came_from_is_released() -> None:

@@ -20,6 +20,7 @@ from tests.support.chunks.write_path import (
     pending,
     write_chunk,
 )
+from wal.chunks.batch_rows import BATCH_ROW
 from wal.chunks.buffer import BufferPool, ChainBuilder
 from wal.chunks.chunk import (
     BATCHES,
@@ -29,9 +30,7 @@ from wal.chunks.chunk import (
     RECORD_HEAD,
     RECORD_HEAD_BYTES,
     ChunkPaths,
-    PendingBatch,
 )
-from wal.chunks.chunk_batches import BATCH_ROW
 from wal.chunks.chunk_scan import scan_chunk
 from wal.crc import crc32c
 from wal.disk import IOV_MAX
@@ -54,7 +53,7 @@ def test_a_chunk_takes_no_batch_whose_transaction_may_be_forgotten(
 ) -> None:
     writer = open_writer(tmp_path)
     asked_ms = writer.identity.opened_at_ms - NUMBER_AGE_MAX_MS
-    numbered = pending(pool)._replace(transaction_number=1)
+    numbered = pending(pool, transaction_number=1)
     with pytest.raises(Overloaded):
         writer.append([pending(pool), numbered._replace(number_asked_ms=asked_ms - 1)])
     assert writer.batch_count == 0
@@ -92,8 +91,8 @@ def test_an_append_lays_batches_back_to_back_and_indexes_each(
 def test_a_scan_gives_back_what_was_appended(tmp_path: Path, pool: BufferPool) -> None:
     data = batch_bytes(b"payload", record_count=3, producer_id=42, sequence=7)
     writer = open_writer(tmp_path)
-    batch = pending(pool, B0, data, request_id=9, timestamp_type=1)
-    writer.append([batch._replace(transaction_number=31)])
+    batch = pending(pool, B0, data, request_id=9, timestamp_type=1, transaction_number=31)
+    writer.append([batch])
     writer.close()
     scan = scan_chunk(writer.paths, FdCache(8))
     assert scan is not None
@@ -166,7 +165,7 @@ def test_an_append_beyond_capacity_and_overflow_leaves_the_chunk_as_it_was(
 def test_a_payload_longer_than_announced_is_refused(tmp_path: Path, pool: BufferPool) -> None:
     data = batch_bytes()
     item = pending(pool, A0, data)
-    longer = PendingBatch(**(pending(pool, A0, data + b"!")._asdict() | {"header": item.header}))
+    longer = pending(pool, A0, data + b"!")._replace(rows=item.rows)
     writer = open_writer(tmp_path)
     with pytest.raises(AppendTooLarge):
         writer.append([longer])

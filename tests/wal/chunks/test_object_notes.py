@@ -24,8 +24,8 @@ from tests.support.chunks.write_path import (
     object_range,
     sealed,
 )
+from wal.chunks.batch_rows import BATCH_ROW
 from wal.chunks.chunk import CHUNK_HEADER_BYTES, RECORD_HEAD_BYTES
-from wal.chunks.chunk_batches import BATCH_ROW
 from wal.chunks.chunk_directory import ChunkDirectory
 from wal.chunks.object_notes import (
     COMMITTED,
@@ -191,7 +191,7 @@ def directory(
         broker_id=7,
         disk=disk,
         topics=facts.get,
-        floors=floors.get if floors else None,
+        floors=(lambda partitions: [*map(floors.get, partitions)]) if floors else None,
         commits=journal,
     )
 

@@ -191,13 +191,13 @@ async def test_the_write_loop_puts_in_its_thread_and_hands_over_afterwards(tmp_p
         put_at_once=put,
     )
     running_loop = asyncio.create_task(loop.run())
-    loop.append_nowait([pending(pool, A0, BATCH, token=0)])
+    loop.append_nowait(pending(pool, A0, BATCH, token=0))
     await loop.flush()
     (first, key), second = told
     assert (first, second) == ("wal-append", ("submit", key))
     # One who is cancelled waits for the thread, whose put is given up.
     held = True
-    loop.append_nowait([pending(pool, A0, BATCH, token=1)])
+    loop.append_nowait(pending(pool, A0, BATCH, token=1))
     flush = asyncio.ensure_future(loop.flush())
     assert await asyncio.to_thread(entered.wait, 60)
     running_loop.cancel()
@@ -271,12 +271,12 @@ async def test_only_what_one_append_brought_is_put_from_memory(tmp_path: Path) -
     )
     running_loop = asyncio.create_task(loop.run())
     for number in range(3):
-        loop.append_nowait([pending(pool, A0, BATCH, token=number)])
+        loop.append_nowait(pending(pool, A0, BATCH, token=number))
     await loop.flush()
     under_way = 9  # Now nothing is sealed at once.
-    loop.append_nowait([pending(pool, A0, BATCH, token=3)])
+    loop.append_nowait(pending(pool, A0, BATCH, token=3))
     await until(lambda: loop.statistics().appends == 2)
-    loop.append_nowait([pending(pool, A0, BATCH, token=4)])
+    loop.append_nowait(pending(pool, A0, BATCH, token=4))
     await loop.flush()
     assert given == [3, 0]
     loop.close()

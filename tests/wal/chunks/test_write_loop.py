@@ -19,12 +19,12 @@ from tests.support.chunks.write_path import (
     open_directory,
     pending,
 )
+from wal.chunks.buffer import BufferPool
 from wal.chunks.sealed_chunk import BATCH_OVERHEAD_BYTES
-from wal.chunks.write_loop import PendingBatch
+from wal.chunks.write_loop import PendingBatches
 from wal.clock import ManualClock
 from wal.errors import AppendTooLarge, CorruptBatch, DisklessError, Overloaded, StorageFailed
 from wal.failpoint import FailpointError, arm
-from wal.records.record_batch import parse_header
 
 
 async def test_batches_keep_the_order_of_the_calls(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ async def test_an_idle_loop_makes_no_chunk(tmp_path: Path) -> None:
     settings = replace(SETTINGS, commit_interval_ms=1)
     async with running(Rig(tmp_path, settings=settings)) as rig:
         await rig.loop.flush()
-        rig.loop.append_nowait([])
+        rig.loop.append_nowait(rig.batches(0))
         await rig.loop.flush()
         assert rig.sealed == []
     assert [name for name in os.listdir(tmp_path) if name != "lock"] == []
@@ -224,10 +224,10 @@ async def test_a_call_beyond_the_overflow_is_refused_and_stays_with_its_caller(
         refused = rig.batches(4)
         with pytest.raises(AppendTooLarge):
             rig.loop.append_nowait(refused)
-        for batch in refused:
-            assert bytes(batch.payload.views()[0]) == BATCH
-            batch.payload.release()
-            rig.tokens.remove(batch.token)
+        assert b"".join(refused.payload.views()) == BATCH * 4
+        refused.payload.release()
+        for token in refused.token:
+            rig.tokens.remove(token)
 
 
 @pytest.mark.parametrize(
@@ -237,9 +237,10 @@ async def test_a_payload_that_is_not_what_its_header_says_is_refused(
     tmp_path: Path, payload: bytes, error: type[DisklessError]
 ) -> None:
     async with running(Rig(tmp_path)) as rig:
-        item = pending(rig.pool, A0, payload)._replace(header=parse_header(BATCH))
+        rows = pending(BufferPool(1 << 20), A0, BATCH).rows
+        item = pending(rig.pool, A0, payload)._replace(rows=rows)
         with pytest.raises(error):
-            rig.loop.append_nowait([item])
+            rig.loop.append_nowait(item)
         item.payload.release()
 
 
@@ -253,7 +254,7 @@ async def test_a_full_queue_refuses_until_it_is_drained(tmp_path: Path) -> None:
         refused = rig.batches(1)
         with pytest.raises(Overloaded):
             rig.loop.append_nowait(refused)
-        refused[0].payload.release()
+        refused.payload.release()
         rig.tokens.pop()
         assert rig.loop.statistics().overloaded == 1
         assert rig.loop.statistics().queued_bytes == 8 * charge
@@ -266,7 +267,7 @@ async def test_a_batch_that_waited_too_long_for_a_chunk_fails_and_others_go_on(
     tmp_path: Path,
 ) -> None:
     async with running(Rig(tmp_path)) as rig:
-        rig.loop.append_nowait([one._replace(number_asked_ms=0) for one in rig.batches(1)])
+        rig.loop.append_nowait(rig.batches(1)._replace(number_asked_ms=0))
         await rig.loop.flush()
         rig.loop.append_nowait(rig.batches(1))
         await rig.loop.flush()
@@ -279,8 +280,7 @@ async def test_a_call_of_more_batches_than_a_commit_may_hold_is_refused(tmp_path
         refused = rig.batches(4)
         with pytest.raises(AppendTooLarge):
             rig.loop.append_nowait(refused)
-        for batch in refused:
-            batch.payload.release()
+        refused.payload.release()
         rig.tokens.clear()
         rig.loop.append_nowait(rig.batches(3))
         await rig.loop.flush()
@@ -307,7 +307,7 @@ async def test_appends_are_accepted_while_the_uploader_is_full(tmp_path: Path) -
                 try:
                     rig.loop.append_nowait(batch)
                 except Overloaded:
-                    batch[0].payload.release()
+                    batch.payload.release()
                     rig.tokens.pop()
                     if len(rig.appended) == 1:
                         break
@@ -339,7 +339,7 @@ async def test_a_flush_ends_although_appends_never_do(tmp_path: Path) -> None:
     async with running(Rig(tmp_path)) as rig:
         flush = asyncio.create_task(rig.loop.flush())
 
-        def append_again(batches: Sequence[PendingBatch]) -> None:
+        def append_again(batches: Sequence[PendingBatches]) -> None:
             if not flush.done():
                 rig.loop.append_nowait(rig.batches(1))
 
@@ -357,7 +357,7 @@ async def test_closing_seals_what_is_queued_and_takes_no_more(tmp_path: Path) ->
         rig.loop.close()
         late = pending(rig.pool)
         with pytest.raises(StorageFailed):
-            rig.loop.append_nowait([late])
+            rig.loop.append_nowait(late)
         late.payload.release()
     assert rig.sealed_tokens() == [[0, 1, 2]]
     with pytest.raises(StorageFailed):
@@ -433,7 +433,7 @@ async def test_cancelling_at_any_step_gives_every_batch_one_outcome_and_leaks_no
         assert flush.exception() is None or isinstance(flush.exception(), StorageFailed)
         rig.check_each_token_once()
         with pytest.raises(StorageFailed):
-            rig.loop.append_nowait([])
+            rig.loop.append_nowait(rig.batches(0))
         # Whatever may have happened is there at the next start; what definitely failed is not.
         maybe = sum(
             outcome in (["sealed"], ["CommitOutcomeUnknown"])

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.chunks.batch_builder import Row, build_batch, seal
 from wal.coordinates import CREATE_TIME, LOG_APPEND_TIME, NO_TIMESTAMP
+from wal.crc import crc32c_of
 from wal.errors import (
     BatchRejected,
     CorruptBatch,
@@ -29,7 +30,7 @@ from wal.records.batch_validation import (
     inflated_bytes_max,
     opens_records,
 )
-from wal.records.record_batch import BatchHeader, parse_header
+from wal.records.record_batch import CRC_START, BatchHeader, parse_header, unchecked_header
 from wal.records.record_scan import inflate_records
 
 NOW = 1_700_000_000_000
@@ -64,15 +65,12 @@ def validate_fragments(
     has_transactional_id: bool = False,
 ) -> BatchHeader:
     """All three steps, one after the other."""
-    header = check_header(
-        fragments,
-        total_bytes=sum(map(len, fragments)),
-        rules=rules,
-        produce_version=produce_version,
-    )
+    header = unchecked_header(fragments)
+    size = sum(map(len, fragments))
+    check_header(header, size=size, rules=rules, produce_version=produce_version)
     check_contents(
-        fragments,
         header,
+        crc32c_of(fragments, CRC_START),
         rules=rules,
         now_ms=NOW,
         has_transactional_id=has_transactional_id,

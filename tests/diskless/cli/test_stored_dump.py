@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from diskless.cli.dumps.stored_dump import dump_chunk, dump_wal_index
 from tests.support.chunks.write_path import A0, B0, batch_bytes, open_directory, sealed, write_chunk
-from wal.chunks.dump import dump_chunk, dump_wal_index
 from wal.chunks.wal_object import WalObjectBody, WalObjectReader
 from wal.clock import ManualClock
 from wal.errors import CorruptChunk, InvalidSettings

@@ -13,8 +13,10 @@ an earlier process has nobody waiting: its outcome is counted, not delivered.
 from collections.abc import Sequence
 from typing import Protocol
 
+import numpy as np
 import structlog
 
+from metadata.batch_commits import BatchCommits
 from metadata.clients.coordinator_client import Coordinator
 from metadata.operations import BatchCommit, CommitFile
 from wal.chunks.object_notes import (
@@ -22,6 +24,7 @@ from wal.chunks.object_notes import (
     GIVEN_UP,
     REFUSED,
     BatchOutcome,
+    BatchOutcomes,
     CommitJournal,
     CommitNote,
     note_commit,
@@ -34,10 +37,14 @@ from wal.failpoint import failpoint
 log = structlog.get_logger(__name__)
 
 
-class BatchWaiter(Protocol):
-    """The one that appended a batch and waits for its offset; the `token` of a pending batch."""
+class Waits(Protocol):
+    """Who appended batches and waits for their offsets; the `token` of pending batches."""
 
-    def batch_done(self, result: BatchCommit) -> None: ...
+    def batches_done(
+        self, results: Sequence[BatchCommit], places: Sequence[int] | None = None
+    ) -> None:
+        """The outcomes of the batches at these places, which ascend, or of all."""
+        ...
 
 
 class CommitLane:
@@ -85,15 +92,27 @@ class CommitLane:
         plan = chunk.plan
         self.files_committed += 1
         self._last_commit = self._clock.monotonic()
-        _deliver(chunk.tokens_in(plan), results)
+        _deliver(chunk, plan.positions, results)
         note = note_commit(chunk.identity.ulid, plan.extents, self._counted(results))
         if note is None:
             log.warning("offsets of an object are not noted", object_key=chunk.object_key)
         else:
             self._journal.add(note)
 
-    def _counted(self, results: Sequence[BatchCommit]) -> Sequence[BatchOutcome]:
+    def _counted(self, results: Sequence[BatchCommit]) -> Sequence[BatchOutcome] | BatchOutcomes:
         """Count the results, and give them in the words of notes."""
+        if isinstance(results, BatchCommits):
+            duplicates = np.flatnonzero(results.is_duplicate).tolist()
+            exceptions = dict.fromkeys(duplicates, DUPLICATE) | dict.fromkeys(
+                results.errors, REFUSED
+            )
+            self._count(len(results), len(results.errors), len(duplicates))
+            return BatchOutcomes(
+                results.base_offset,
+                results.log_append_time_ms,
+                np.maximum(results.log_start_offset, 0),
+                exceptions,
+            )
         outcomes = []
         refused = duplicate = 0
         for base_offset, append_time_ms, log_start_offset, is_duplicate, error in results:
@@ -108,10 +127,13 @@ class CommitLane:
                 # Half the time of a call of the NamedTuple.
                 outcome = base_offset, append_time_ms, start, None
                 outcomes.append(tuple.__new__(BatchOutcome, outcome))
+        self._count(len(outcomes), refused, duplicate)
+        return outcomes
+
+    def _count(self, batches: int, refused: int, duplicate: int) -> None:
         self.batches_refused += refused
         self.batches_duplicate += duplicate
-        self.batches_committed += len(outcomes) - refused - duplicate
-        return outcomes
+        self.batches_committed += batches - refused - duplicate
 
     def last_commit_age_s(self) -> float:
         """Seconds since the last commit succeeded; -1 before the first."""
@@ -128,23 +150,43 @@ class CommitLane:
             log.error(
                 "chunk dropped, its batches were not acknowledged",
                 object_key=chunk.object_key,
-                batches=len(chunk.tokens),
+                batches=chunk.batch_count,
                 error=str(error),
             )
             self._journal.add(CommitNote(chunk.identity.ulid, outcome=GIVEN_UP))
-        failed = BatchCommit(error=error)
-        _deliver(chunk.tokens, [failed] * len(chunk.tokens))
+        positions = sorted(chunk.plan.positions)
+        _deliver(chunk, positions, [BatchCommit(error=error)] * len(positions))
 
     async def abandon_batches(
         self, chunk: SealedChunk, positions: Sequence[int], error: DisklessError
     ) -> None:
         """These batches of the chunk are damaged and left out of its object."""
         log.error("damaged batches left out", object_key=chunk.object_key, error=str(error))
-        failed = BatchCommit(error=error)
-        _deliver([chunk.tokens[position] for position in positions], [failed] * len(positions))
+        positions = sorted(positions)
+        _deliver(chunk, positions, [BatchCommit(error=error)] * len(positions))
 
 
-def _deliver(tokens: Sequence[BatchWaiter | None], results: Sequence[BatchCommit]) -> None:
-    for token, result in zip(tokens, results, strict=True):
-        if token is not None:
-            token.batch_done(result)
+def _deliver(chunk: SealedChunk, positions: Sequence[int], results: Sequence[BatchCommit]) -> None:
+    """Tell whoever waits for the batches at these arrival positions, in any order."""
+    if isinstance(results, BatchCommits):
+        order = np.argsort(positions)
+        positions, results = np.asarray(positions)[order].tolist(), results.take(order)
+    elif len(positions) > 1:
+        pairs = sorted(zip(positions, results, strict=True), key=_position)
+        positions, results = [at for at, _ in pairs], [result for _, result in pairs]
+    for token, which, places in chunk.waiting_for(positions):
+        waits: Waits = token
+        waits.batches_done(_between(results, which), places)
+
+
+def _between(results: Sequence[BatchCommit], which: range) -> Sequence[BatchCommit]:
+    """Some that follow each other, columns as columns."""
+    if len(which) == len(results):
+        return results
+    if isinstance(results, BatchCommits):
+        return results.between(which.start, which.stop)
+    return results[which.start : which.stop]
+
+
+def _position(pair: tuple[int, BatchCommit]) -> int:
+    return pair[0]

@@ -5,7 +5,7 @@ import random
 
 import uvloop
 
-from diskless.replica.purgatory import DelayedOperation, Purgatory
+from diskless.loop.purgatory import DelayedOperation, Purgatory
 
 
 class Wait(DelayedOperation):

@@ -27,15 +27,16 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, NamedTuple, Protocol, Self
+from typing import Any, Final, NamedTuple, Protocol, Self
 
 import structlog
 
 from diskless.loop.fair_workers import FairWorkers
 from diskless.transactions.transaction_numbers import Answer
-from wal.chunks.buffer import BufferPool
-from wal.chunks.chunk import PendingBatch
-from wal.coordinates import TopicIdPartition
+from wal.chunks.batch_rows import batch_row
+from wal.chunks.buffer import BufferPool, FragmentChain
+from wal.chunks.chunk import NEVER_MS, PendingBatches
+from wal.coordinates import NO_TRANSACTION, TopicIdPartition
 from wal.errors import DisklessError, StorageFailed, outcome_of
 from wal.inflation_budget import InflationBudget
 from wal.records.batch_preparation import BatchWork, NeededWork, PreparedBatch, PreparesBatch
@@ -57,10 +58,44 @@ class BeginsWork(Protocol):
     ) -> PreparesBatch: ...
 
 
+class CheckedBatch(NamedTuple):
+    """One batch that may have to wait. Its holder owns `payload`, which is exactly the batch."""
+
+    partition: TopicIdPartition
+    header: BatchHeader
+    timestamp_type: int
+    """The topic's message.timestamp.type: CREATE_TIME or LOG_APPEND_TIME."""
+    request_id: int
+    payload: FragmentChain
+    token: Any
+    """Of its `pending`."""
+    transaction_number: int = NO_TRANSACTION
+    """Which transaction of its producer it belongs to."""
+    number_asked_ms: int = NEVER_MS
+
+    @property
+    def pending(self) -> PendingBatches:
+        """What the write loop takes, by itself."""
+        topic_id, partition = self.partition
+        name = topic_id.bytes
+        row = batch_row(
+            name,
+            partition,
+            0,
+            self.header,
+            self.timestamp_type,
+            self.request_id,
+            self.transaction_number,
+        )
+        return PendingBatches(
+            bytearray(row), {name: topic_id}, self.payload, self.token, self.number_asked_ms
+        )
+
+
 class _Held(NamedTuple):
     """A batch in a lane; with neither work nor number it only waits for its turn."""
 
-    batch: PendingBatch
+    batch: CheckedBatch
     work: "asyncio.Future[PreparedBatch | DisklessError] | None"
     number: Answer | None
 
@@ -81,8 +116,8 @@ class _Lane:
     def __init__(
         self,
         key: _LaneKey,
-        hand_on: Callable[[PendingBatch], None],
-        refuse: Callable[[PendingBatch, DisklessError], None],
+        hand_on: Callable[[CheckedBatch], None],
+        refuse: Callable[[CheckedBatch, DisklessError], None],
     ) -> None:
         self.key = key
         self.hand_on = hand_on
@@ -134,12 +169,12 @@ class BatchLanes:
 
     def takes(
         self,
-        batch: PendingBatch,
+        batch: CheckedBatch,
         needed: NeededWork | None,
         *,
         client: int,
-        hand_on: Callable[[PendingBatch], None],
-        refuse: Callable[[PendingBatch, DisklessError], None],
+        hand_on: Callable[[CheckedBatch], None],
+        refuse: Callable[[CheckedBatch, DisklessError], None],
         number: Answer | None = None,
     ) -> bool:
         """Whether `batch` goes through a lane; it is handed on or refused later then, once.
@@ -168,7 +203,7 @@ class BatchLanes:
         return True
 
     async def _prepare(
-        self, batch: PendingBatch, needed: NeededWork
+        self, batch: CheckedBatch, needed: NeededWork
     ) -> PreparedBatch | DisklessError:
         work = self._begin(batch.payload.views(), batch.header, needed)
         memory_bytes = await self._threads.run_to_end(work.measure)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from diskless.replica.purgatory import DelayedOperation, Purgatory
+from diskless.loop.purgatory import DelayedOperation, Purgatory
 from tests.support.groups.groups_bench import GroupsBench
 from tests.support.loops.manual_loop import ManualLoop
 from wal.clock import ManualClock

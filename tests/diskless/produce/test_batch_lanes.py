@@ -11,10 +11,10 @@ import pytest
 
 from diskless.broker_metrics import broker_metrics
 from diskless.parts.broker_parts import BrokerParts
-from diskless.replica.batch_lanes import HANDED_ON_AT_ONCE, THREADS, BatchLanes
+from diskless.produce.batch_lanes import HANDED_ON_AT_ONCE, THREADS, BatchLanes, CheckedBatch
 from tests.support.chunks.batch_builder import Row, build_batch
-from wal.chunks.buffer import BufferPool, chain_of
-from wal.chunks.chunk import PendingBatch
+from tests.support.chunks.chains import chain_of
+from wal.chunks.buffer import BufferPool
 from wal.coordinates import CREATE_TIME, TopicIdPartition
 from wal.errors import CorruptBatch, DisklessError, KeysMissing, RecordTooLarge, StorageFailed
 from wal.inflation_budget import InflationBudget
@@ -108,7 +108,7 @@ class Bench:
             [Row(5, None, b"x" * size)], codec=codec, producer_id=producer, base_sequence=0
         )
         header = parse_header(data)
-        batch = PendingBatch(partition, header, CREATE_TIME, 0, chain_of(self.pool, data), None)
+        batch = CheckedBatch(partition, header, CREATE_TIME, 0, chain_of(self.pool, data), None)
         taken = self.lanes.takes(
             batch,
             needed_work(header, rules, wanted, now_ms=5),
@@ -120,14 +120,14 @@ class Bench:
             self._hand_on(batch)
         return taken
 
-    def _hand_on(self, batch: PendingBatch) -> None:
+    def _hand_on(self, batch: CheckedBatch) -> None:
         data = b"".join(batch.payload.views())
         assert parse_header(data) == batch.header
         verify_crc(data)
         batch.payload.release()
         self.left.append((batch.header.producer_id, batch.header.codec))
 
-    def _refuse(self, batch: PendingBatch, error: DisklessError) -> None:
+    def _refuse(self, batch: CheckedBatch, error: DisklessError) -> None:
         batch.payload.release()
         self.refused.append((batch.header.producer_id, error))
 

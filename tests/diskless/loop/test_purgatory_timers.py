@@ -6,7 +6,7 @@ The loop's time is a test's clock, so that hours pass at once.
 import asyncio
 from typing import cast
 
-from diskless.replica.purgatory import DelayedOperation, Purgatory
+from diskless.loop.purgatory import DelayedOperation, Purgatory
 from tests.support.loops.manual_loop import ManualLoop
 from wal.clock import ManualClock
 
