@@ -321,27 +321,29 @@ class ChainCutter:
         Each start is not smaller than the one before, nor than at the last call.
         """
         chain = self._chain
-        owned = chain._check_owned()
-        used: list[Fragment] = []
+        owned, views = chain._check_owned(), chain._views
+        used: dict[int, Fragment] = {}
         parts: list[memoryview] = []
-        if len(owned) == 1 and starts:
-            # Nearly always, and nothing has to be looked for.
-            chain._check_range(starts[-1], lengths[-1])
-            (view,) = chain._views
-            parts = [
-                view[start : start + size] for start, size in zip(starts, lengths, strict=True)
-            ]
-            used = [*owned]
-        else:
-            for start, length in zip(starts, lengths, strict=True):
-                some = self.parts(start, length)
-                parts += some
-                fragments = owned[self._index : self._index + len(some)]
-                is_same = used and fragments and used[-1] is fragments[0]
-                used += fragments[1:] if is_same else fragments
-        for fragment in used:
+        index, passed = self._index, self._passed
+        view = views[index] if views else memoryview(b"")
+        end = passed + len(view)
+        for start, length in zip(starts, lengths, strict=True):
+            if passed <= start and 0 < length <= end - start:
+                # Nearly all lie in the fragment where the one before ended.
+                parts.append(view[start - passed : start - passed + length])
+                used[index] = owned[index]
+                continue
+            some = self.parts(start, length)
+            if not some:
+                continue
+            parts += some
+            index, passed = self._index, self._passed
+            used.update(enumerate(owned[index : index + len(some)], index))
+            view = views[index]
+            end = passed + len(view)
+        for fragment in used.values():
             fragment.retain()
-        return FragmentChain(used, parts, sum(lengths))
+        return FragmentChain([*used.values()], parts, sum(lengths))
 
     def parts(self, start: int, length: int) -> Sequence[memoryview]:
         """Views of the part, valid until the chain is released; `start` as for `share`."""

@@ -11,7 +11,7 @@ length, leader epoch, magic and the CRC. A row knows them all, so a flipped bit 
 import struct
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol, Self
+from typing import Any, Final, NamedTuple, Protocol, Self
 from uuid import UUID
 
 import numpy as np
@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from wal.batch_extents import BatchExtents
 from wal.chunks.batch_rows import BATCH_ROW, INDEX_ENTRY, INDEX_ROW, ROW, ROW_ZEROS
-from wal.columns import Columns, Int64s, Rows, row_type, tuples
+from wal.columns import FEW_MAX, Columns, Int64s, Rows, row_type, tuples
 from wal.coordinates import NO_TRANSACTION, BatchExtent, TopicIdPartition
 from wal.crc import crc32c, crc32c_of
 from wal.errors import CorruptChunk
@@ -72,6 +72,18 @@ class ChunkEntry(NamedTuple):
 def head_of(length_bytes: int, leader_epoch: int, crc: int) -> bytes:
     """The first 21 bytes of a batch."""
     return _HEAD.pack(0, length_bytes - LENGTH_PREFIX_BYTES, leader_epoch, MAGIC_V2, crc)
+
+
+def _heads(
+    length_bytes: npt.NDArray[Any], leader_epochs: npt.NDArray[Any], crcs: npt.NDArray[Any]
+) -> npt.NDArray[np.uint8]:
+    """`head_of` each of many batches, a row for each."""
+    heads = np.zeros(len(crcs), _HEAD_ROW)
+    heads["length"] = length_bytes - LENGTH_PREFIX_BYTES
+    heads["leader_epoch"] = leader_epochs
+    heads["magic"] = MAGIC_V2
+    heads["crc"] = crcs
+    return heads.view(np.uint8).reshape(len(crcs), CRC_START)
 
 
 def is_intact(data: memoryview, length_bytes: int, leader_epoch: int, crc: int) -> bool:
@@ -200,16 +212,12 @@ class ChunkBatches(Columns[ChunkEntry]):
 
         It follows from the rows: a batch is its head, which they tell, and what its CRC is of.
         """
-        count = len(self.rows)
-        heads = np.zeros(count, _HEAD_ROW)
-        heads["length"] = self.rows["length_bytes"] - LENGTH_PREFIX_BYTES
-        heads["leader_epoch"] = self.rows["leader_epoch"]
-        heads["magic"] = MAGIC_V2
-        heads["crc"] = self.rows["crc"]
+        rows, count = self.rows, len(self.rows)
+        heads = _heads(rows["length_bytes"], rows["leader_epoch"], rows["crc"])
         crcs = np.empty(2 * count + 2, np.uint32)
         lengths = np.empty(2 * count + 2, np.int64)
         crcs[0], lengths[0] = crc32c(header), len(header)
-        crcs[1:-1:2] = crc32c_of_rows(heads.view(np.uint8).reshape(count, CRC_START))
+        crcs[1:-1:2] = crc32c_of_rows(heads)
         lengths[1:-1:2] = CRC_START
         crcs[2:-1:2] = self.rows["crc"]
         lengths[2:-1:2] = self.numbers("length_bytes") - CRC_START
@@ -325,13 +333,29 @@ def _read_small(data: DataFile, path: str, wanted: Sequence[Wanted], buffer: mem
             run_start, run_offset = filled, offset
         filled += length
     _read_exactly(data, path, buffer[run_start:filled], run_offset)
-    start = 0
-    for batch in wanted:
-        _, length, leader_epoch, crc = batch
-        end = start + length
-        if not is_intact(buffer[start:end], length, leader_epoch, crc):
-            raise _rotten(path, batch)
-        start = end
+    place = _first_rotten(buffer, wanted)
+    if place is not None:
+        raise _rotten(path, wanted[place])
+
+
+def _first_rotten(buffer: memoryview, wanted: Sequence[Wanted]) -> int | None:
+    """Which of `wanted`, back to back in `buffer`, is not what was appended."""
+    if len(wanted) <= FEW_MAX:
+        start = 0
+        for place, (_, length, leader_epoch, crc) in enumerate(wanted):
+            end = start + length
+            if not is_intact(buffer[start:end], length, leader_epoch, crc):
+                return place
+            start = end
+        return None
+    _, length_bytes, leader_epochs, crcs = map(np.array, zip(*wanted, strict=True))
+    ends = length_bytes.cumsum()
+    starts = ends - length_bytes
+    heads = np.frombuffer(buffer, np.uint8)[starts[:, None] + np.arange(CRC_START)]
+    is_right = (heads == _heads(length_bytes, leader_epochs, crcs)).all(axis=1)
+    bodies = zip((starts + CRC_START).tolist(), ends.tolist(), strict=True)
+    is_right &= np.array([crc32c(buffer[start:end]) for start, end in bodies]) == crcs
+    return None if is_right.all() else int(is_right.argmin())
 
 
 def _read_large(

@@ -192,10 +192,14 @@ def test_neighbours_in_the_chunk_are_read_at_once(tmp_path: Path) -> None:
     assert file.reads == 1
 
 
+@pytest.mark.parametrize("times", [1, 9])
 @given(draw=st.data())
 @examples(allow=[HealthCheck.function_scoped_fixture])
-def test_a_bit_that_flips_in_data_is_never_put(tmp_path: Path, draw: st.DataObject) -> None:
-    chunk = chunk_of(tmp_path, MIXED)
+def test_a_bit_that_flips_in_data_is_never_put(
+    tmp_path: Path, times: int, draw: st.DataObject
+) -> None:
+    """Few batches are looked at one by one, many at once."""
+    chunk = chunk_of(tmp_path, MIXED * times)
     path = Path(chunk.data_path)
     content = bytearray(path.read_bytes())
     bit = draw.draw(st.integers(0, 8 * len(content) - 1))
