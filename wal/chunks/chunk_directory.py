@@ -25,7 +25,8 @@ What `recover` does with each chunk, in the order of their ULIDs (a file's numbe
 
 Committed chunks are kept up to `wal.cache.max.bytes` and what is remembered of them up to
 `wal.cache.memory.max.bytes`, quarantined ones up to `wal.quarantine.max.bytes`; the oldest go
-first, and no chunk goes while somebody reads it.
+first, and no chunk goes while somebody reads it. One of an earlier process is known by the two ends
+of its .idx, and checked when it is first read from.
 
 The files of a few that went are *spares*: the next chunks are written over them, the largest first,
 in place. Creating and deleting files dozens of times a second is what a chunk would cost most for:
@@ -55,6 +56,7 @@ from uuid import UUID
 
 import structlog
 
+from wal.chunks import chunk_scan
 from wal.chunks.chunk import (
     NOTES,
     ChunkIdentity,
@@ -64,11 +66,9 @@ from wal.chunks.chunk import (
     encode_record,
     remove_files,
 )
-from wal.chunks.chunk_scan import ChunkScan, cut_tail, scan_chunk
 from wal.chunks.object_notes import (
     CommitJournal,
     CommitNote,
-    Floor,
     FloorsLookup,
     ObjectNotes,
     TopicFacts,
@@ -76,7 +76,7 @@ from wal.chunks.object_notes import (
     encode_notes,
 )
 from wal.chunks.quarantine import QUARANTINE, Quarantine, chunk_numbers
-from wal.chunks.sealed_chunk import CommitRecord, SealedChunk
+from wal.chunks.sealed_chunk import ObjectMap, SealedChunk
 from wal.chunks.wal_object import ObjectLayout
 from wal.chunks.wal_settings import WalSettings
 from wal.clock import Clock
@@ -314,9 +314,7 @@ class ChunkDirectory:
                 facts = self._topics(topic_id)
                 if facts is not None:
                     topics[topic_id] = facts
-        floors: Sequence[Floor | None] = ()
-        if self._floors is not None:
-            floors = self._floors(partitions)
+        floors = () if self._floors is None else self._floors(partitions)
         return encode_notes(ObjectNotes(topics, commits, floors))
 
     def locate(self, object_key: ObjectKey) -> SealedChunk | None:
@@ -387,24 +385,24 @@ class ChunkDirectory:
 
     def _recover_chunk(self, paths: ChunkPaths) -> SealedChunk | None:
         """Raises: CorruptChunk, StorageFailed."""
-        scan = scan_chunk(paths, self._fd_cache, trust_committed=True)
-        if scan is None:
-            return None
-        committed = scan.committed
+        ends, scan = chunk_scan.read_ends(paths), None
+        if ends is None:
+            scan = chunk_scan.scan_chunk(paths, self._fd_cache, trust_committed=True)
+            if scan is None:
+                return None
+            if scan.committed is not None:
+                ends = scan.ends()
+        if ends is not None:
+            books, load = self._lock, self._load_map
+            return SealedChunk.committed(self._open_data, books, paths, ends, load)
+        assert scan is not None
         if scan.torn:
-            if committed is not None:
-                raise CorruptChunk(f"{scan.torn}, in a chunk that was committed")
             log.warning("torn tail cut", reason=scan.torn, batches_kept=len(scan.batches))
-            cut_tail(paths, scan, self._disk)
-        layout, plan = ObjectLayout.of(scan.batches), None
+            chunk_scan.cut_tail(paths, scan, self._disk)
         notes, index_bytes = scan.notes or b"", scan.index_bytes
-        if committed is not None:
-            plan = layout.plan(scan.identity, notes)
-            if CommitRecord.of(plan) != CommitRecord.decode(committed):
-                raise CorruptChunk(f"{paths.idx}: not the batches that were committed")
-        elif scan.notes is None:
-            notes, index_bytes = self._note_recovered(paths, scan, layout.extents.partitions)
-        chunk = SealedChunk(
+        if scan.notes is None:
+            notes, index_bytes = self._note_recovered(paths, scan)
+        return SealedChunk(
             self._open_data,
             self._lock,
             paths,
@@ -413,20 +411,22 @@ class ChunkDirectory:
             data_bytes=scan.data_bytes,
             index_bytes=index_bytes,
             notes=notes,
-            plan=plan,
         )
-        if committed is not None:
-            chunk.forget_plan()
-        return chunk
 
-    def _note_recovered(
-        self, paths: ChunkPaths, scan: ChunkScan, partitions: Sequence[TopicIdPartition]
-    ) -> tuple[bytes, int]:
+    def _load_map(self, chunk: SealedChunk) -> ObjectMap:
+        """Of a chunk that an earlier process committed; one that is damaged is not kept."""
+        try:
+            return chunk_scan.map_of_committed(chunk.paths, self._fd_cache)
+        except CorruptChunk as error:
+            self.quarantine(chunk, error)
+            raise
+
+    def _note_recovered(self, paths: ChunkPaths, scan: chunk_scan.ChunkScan) -> tuple[bytes, int]:
         """Notes for a chunk that was not sealed, so that nothing of it was uploaded yet.
 
         With the length of .idx behind them.
         """
-        notes = self._notes_of(partitions, ())
+        notes = self._notes_of(ObjectLayout.of(scan.batches).extents.partitions, ())
         if notes:
             record = encode_record(
                 scan.identity.salt_crc, NOTES, len(scan.batches), scan.data_bytes, notes

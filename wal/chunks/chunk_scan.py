@@ -1,5 +1,8 @@
 """Reads a chunk's files back and checks every byte of them: for recovery, dumps and `verify`.
 
+Of a committed chunk, whose object is in the store, a start reads the two ends of .idx alone
+(`read_ends`): there are thousands of them, and each is checked when it is first read from.
+
 The files are laid out as wal/chunks/chunk.py says.
 
 A torn tail is what a crash leaves: that append never returned, so no acknowledgement depends on it
@@ -30,7 +33,13 @@ from wal.chunks.chunk import (
     ChunkPaths,
 )
 from wal.chunks.chunk_batches import ChunkBatches, ChunkEntry, is_intact
-from wal.chunks.sealed_chunk import COMMITTED_CONTENT
+from wal.chunks.sealed_chunk import (
+    COMMITTED_CONTENT,
+    CommitRecord,
+    CommittedEnds,
+    ObjectMap,
+)
+from wal.chunks.wal_object import ObjectLayout
 from wal.crc import crc32c
 from wal.disk import SYSTEM_DISK, Disk
 from wal.errors import CorruptChunk, StorageFailed
@@ -56,6 +65,13 @@ class ChunkScan(NamedTuple):
     committed: bytes | None
     """The content of the record of the commit, if there is one."""
 
+    def ends(self) -> CommittedEnds:
+        """As `read_ends`. Raises CorruptChunk when the tail of a committed chunk is torn."""
+        if self.torn:
+            raise CorruptChunk(f"{self.torn}, in a chunk that was committed")
+        count = len(self.batches)
+        return CommittedEnds(self.identity, count, self.data_bytes, self.index_bytes)
+
 
 class _Record(NamedTuple):
     position: int
@@ -64,6 +80,40 @@ class _Record(NamedTuple):
     batch_count: int
     data_bytes: int
     content: bytes
+
+
+def read_ends(paths: ChunkPaths) -> CommittedEnds | None:
+    """Read the two ends of .idx, which is all that must be known of a committed chunk at a start.
+
+    None: it is not one, or not as long as it says, or cannot be read; a scan tells. What lies
+    between is checked when the chunk is first read.
+    """
+    try:
+        fd = os.open(paths.idx, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            index_bytes = os.fstat(fd).st_size
+            start = index_bytes - _COMMITTED_BYTES
+            if start < CHUNK_HEADER_BYTES:
+                return None
+            header = os.pread(fd, CHUNK_HEADER_BYTES, 0)
+            last = os.pread(fd, _COMMITTED_BYTES, start)
+        finally:
+            os.close(fd)
+        data_size = os.stat(paths.data).st_size
+        identity = ChunkIdentity.decode(header, paths.idx)
+    except (OSError, CorruptChunk):
+        return None
+    if len(last) < _COMMITTED_BYTES:
+        return None
+    (crc,) = RECORD_CRC.unpack_from(last)
+    length, kind, _, batch_count, data_bytes = RECORD_HEAD.unpack_from(last, RECORD_CRC.size)
+    is_committed = (
+        kind == COMMITTED
+        and length == _COMMITTED_BYTES
+        and data_bytes == data_size
+        and crc == crc32c(memoryview(last)[RECORD_CRC.size :], identity.salt_crc)
+    )
+    return CommittedEnds(identity, batch_count, data_bytes, index_bytes) if is_committed else None
 
 
 def scan_chunk(
@@ -81,6 +131,21 @@ def scan_chunk(
     """
     with _scanner(paths, fd_cache) as scanner:
         return scanner.scan(trust_committed=trust_committed, trust_all=trust_all)
+
+
+def map_of_committed(paths: ChunkPaths, fd_cache: FdCache) -> ObjectMap:
+    """Check a chunk that was committed, all but the batches' bytes, and find where these are.
+
+    Raises: CorruptChunk, StorageFailed.
+    """
+    scan = scan_chunk(paths, fd_cache, trust_committed=True)
+    if scan is None or scan.committed is None:
+        raise CorruptChunk(f"{paths.idx}: not a chunk that was committed")
+    scan.ends()
+    plan = ObjectLayout.of(scan.batches).plan(scan.identity, scan.notes or b"")
+    if CommitRecord.of(plan) != CommitRecord.decode(scan.committed):
+        raise CorruptChunk(f"{paths.idx}: not the batches that were committed")
+    return ObjectMap.of(plan)
 
 
 def inspect_chunk(

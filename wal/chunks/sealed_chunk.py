@@ -71,6 +71,15 @@ class CommitRecord(NamedTuple):
         return COMMITTED_CONTENT.pack(self.footer_crc, bytes(4), self.object_bytes)
 
 
+class CommittedEnds(NamedTuple):
+    """What the two ends of a committed chunk's .idx say of it."""
+
+    identity: ChunkIdentity
+    batch_count: int
+    data_bytes: int
+    index_bytes: int
+
+
 class ObjectMap(NamedTuple):
     """From an object's bytes to .data: the batches at `object_offsets` start at `data_offsets`.
 
@@ -127,9 +136,37 @@ class SealedChunk:
         self._notes = notes
         self._plan = plan
         self._map: ObjectMap | None = None
+        self._load_map: Callable[[SealedChunk], ObjectMap] | None = None
         self._lock = threading.Lock()
         self.readers = 0
         self.is_gone = False
+
+    @classmethod
+    def committed(
+        cls,
+        open_data: "Callable[[SealedChunk], FdHandle]",
+        books: threading.Lock,
+        paths: ChunkPaths,
+        ends: CommittedEnds,
+        load_map: "Callable[[SealedChunk], ObjectMap]",
+    ) -> Self:
+        """One that an earlier process committed. `load_map` is called when it is first read from,
+        while its files are kept; raises CorruptChunk, StorageFailed.
+        """
+        identity, batch_count, data_bytes, index_bytes = ends
+        chunk = cls(
+            open_data,
+            books,
+            paths,
+            identity,
+            _NO_BATCHES,
+            data_bytes=data_bytes,
+            index_bytes=index_bytes,
+        )
+        chunk.batch_count = batch_count
+        chunk.is_committed = True
+        chunk._load_map = load_map
+        return chunk
 
     @property
     def data_path(self) -> str:
@@ -210,14 +247,15 @@ class SealedChunk:
         Raises: OutOfBounds, StorageFailed (deleted in the meantime, or unreadable), CorruptChunk
         (the file is too short).
         """
-        pieces = self._extents_of(start, len(content))
-        with self.pinned(), self.open_data() as data:
-            if len(pieces) > 1:
-                self._load_together(data, pieces)
-            filled = 0
-            for offset, size in pieces:
-                self._fill(data, content[filled : filled + size], offset)
-                filled += size
+        with self.pinned():
+            pieces = self._extents_of(start, len(content))
+            with self.open_data() as data:
+                if len(pieces) > 1:
+                    self._load_together(data, pieces)
+                filled = 0
+                for offset, size in pieces:
+                    self._fill(data, content[filled : filled + size], offset)
+                    filled += size
 
     def commit_record(self) -> bytes:
         """The record of the commit of `plan`, for the end of .idx."""
@@ -257,6 +295,8 @@ class SealedChunk:
 
     def _mapped(self) -> ObjectMap:
         """The map, made when first asked for; under the lock."""
+        if self._map is None and self._load_map is not None:
+            self._map = self._load_map(self)
         if self._map is None:
             if self._plan is None:
                 self._plan = self._lay_out()

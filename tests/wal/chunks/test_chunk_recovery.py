@@ -37,7 +37,7 @@ from wal.chunks.chunk import (
     ChunkPaths,
     encode_record,
 )
-from wal.chunks.chunk_directory import SPARE_CHUNKS_MAX
+from wal.chunks.chunk_directory import SPARE_CHUNKS_MAX, ChunkDirectory
 from wal.chunks.chunk_scan import scan_chunk
 from wal.chunks.quarantine import QUARANTINE
 from wal.chunks.sealed_chunk import (
@@ -46,7 +46,8 @@ from wal.chunks.sealed_chunk import (
     COMMITTED_CONTENT,
     SealedChunk,
 )
-from wal.chunks.wal_object import WalObjectBody
+from wal.chunks.wal_object import OBJECT_HEADER_BYTES, WalObjectBody
+from wal.coordinates import ObjectKey
 from wal.errors import CorruptChunk, DisklessError, OutOfBounds, StorageFailed
 from wal.fd_cache import FdCache, FdHandle
 
@@ -374,9 +375,24 @@ def test_a_committed_chunk_is_never_cut(tmp_path: Path) -> None:
     index.write_bytes(content)
     again = open_directory(tmp_path)
     assert again.recover() == []
-    assert again.locate(chunk.object_key) is None
-    assert "committed" in str(again.damage[0])
+    check_damage_is_found_when_it_is_read(again, chunk.object_key, "committed")
     again.close()
+
+
+def check_damage_is_found_when_it_is_read(
+    directory: ChunkDirectory, key: ObjectKey, text: str
+) -> None:
+    """Then the chunk is gone, and readers turn to the store."""
+    kept = directory.locate(key)
+    assert kept is not None
+    with pytest.raises(CorruptChunk, match=text):
+        object_range(kept, OBJECT_HEADER_BYTES, 1)
+    assert directory.locate(key) is None
+    assert directory.statistics().cached_bytes == 0
+    (damage,) = directory.damage
+    assert text in str(damage)
+    with pytest.raises(StorageFailed, match="no longer kept"):
+        object_range(kept, OBJECT_HEADER_BYTES, 1)
 
 
 def test_a_committed_chunk_that_is_another_by_now_is_not_read(tmp_path: Path) -> None:
@@ -391,8 +407,8 @@ def test_a_committed_chunk_that_is_another_by_now_is_not_read(tmp_path: Path) ->
         )
     directory = open_directory(tmp_path)
     assert directory.recover() == []
-    assert directory.locate(writer.identity.object_key) is None
-    assert "not the batches that were committed" in str(directory.damage[0])
+    text = "not the batches that were committed"
+    check_damage_is_found_when_it_is_read(directory, writer.identity.object_key, text)
     directory.close()
 
 
