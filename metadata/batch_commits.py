@@ -19,7 +19,11 @@ _COLUMNS: Final = ("base_offset", "log_append_time_ms", "log_start_offset", "is_
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class BatchCommits(Columns[BatchCommit]):
-    """Answers for batches in some order. Never modified."""
+    """Answers for batches in some order. Never modified.
+
+    Whoever has a sequence of answers asks for its type: `isinstance` with what is a Sequence is
+    Python code.
+    """
 
     base_offset: Int64s
     log_append_time_ms: Int64s

@@ -88,7 +88,7 @@ class CheckedBatch(NamedTuple):
             self.transaction_number,
         )
         return PendingBatches(
-            bytearray(row), {name: topic_id}, self.payload, self.token, self.number_asked_ms
+            bytearray(row), 1, {name: topic_id}, self.payload, self.token, self.number_asked_ms
         )
 
 

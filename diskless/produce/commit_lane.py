@@ -101,7 +101,7 @@ class CommitLane:
 
     def _counted(self, results: Sequence[BatchCommit]) -> Sequence[BatchOutcome] | BatchOutcomes:
         """Count the results, and give them in the words of notes."""
-        if isinstance(results, BatchCommits):
+        if type(results) is BatchCommits:
             duplicates = np.flatnonzero(results.is_duplicate).tolist()
             exceptions = dict.fromkeys(duplicates, DUPLICATE) | dict.fromkeys(
                 results.errors, REFUSED
@@ -168,7 +168,7 @@ class CommitLane:
 
 def _deliver(chunk: SealedChunk, positions: Sequence[int], results: Sequence[BatchCommit]) -> None:
     """Tell whoever waits for the batches at these arrival positions, in any order."""
-    if isinstance(results, BatchCommits):
+    if type(results) is BatchCommits:
         order = np.argsort(positions)
         positions, results = np.asarray(positions)[order].tolist(), results.take(order)
     elif len(positions) > 1:
@@ -176,14 +176,13 @@ def _deliver(chunk: SealedChunk, positions: Sequence[int], results: Sequence[Bat
         positions, results = [at for at, _ in pairs], [result for _, result in pairs]
     for token, which, places in chunk.waiting_for(positions):
         waits: Waits = token
-        waits.batches_done(_between(results, which), places)
+        is_all = len(which) == len(results)
+        waits.batches_done(results if is_all else _between(results, which), places)
 
 
 def _between(results: Sequence[BatchCommit], which: range) -> Sequence[BatchCommit]:
     """Some that follow each other, columns as columns."""
-    if len(which) == len(results):
-        return results
-    if isinstance(results, BatchCommits):
+    if type(results) is BatchCommits:
         return results.between(which.start, which.stop)
     return results[which.start : which.stop]
 

@@ -107,7 +107,7 @@ class DelayedProduce(DelayedOperation):
             return self._settled[0].results
         self._settled.sort(key=_first_position)
         parts = [results for _, results in self._settled]
-        columns = [part for part in parts if isinstance(part, BatchCommits)]
+        columns = [part for part in parts if type(part) is BatchCommits]
         if len(columns) == len(parts) and self._follow_each_other():
             return BatchCommits.joined(columns)
         results = [BatchCommit()] * self._count
@@ -195,7 +195,7 @@ class BatchWaiter:
         types = self._rows[TIMESTAMP_TYPE_POSITION :: BATCH_ROW.size]
         if places is not None:
             types = bytearray(types[place] for place in places)
-        if isinstance(results, BatchCommits):
+        if type(results) is BatchCommits:
             return results.without_append_times(np.frombuffer(types, np.uint8) != LOG_APPEND_TIME)
         return [
             result
@@ -231,6 +231,10 @@ class BatchesUnderWay:
     def __len__(self) -> int:
         return len(self._waiters)
 
+    def has(self, name: bytes) -> bool:
+        """Whether a batch of this name is under way."""
+        return name in self._waiters
+
     def has_any(self, names: Sequence[bytes]) -> bool:
         """Whether one of them is under way."""
         return not self._waiters.keys().isdisjoint(names)
@@ -250,8 +254,9 @@ class BatchesUnderWay:
         """
         waiter.names = names
         waiter.under_way = self
-        self._waiters.update(dict.fromkeys(names, waiter))
-        self._waiters.pop(NO_NAME, None)
+        for name in names:
+            if name:
+                self._waiters[name] = waiter
 
     def ended(self, waiter: BatchWaiter, names: Sequence[bytes]) -> None:
         """Forget batches that have their outcome."""

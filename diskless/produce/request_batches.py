@@ -59,9 +59,10 @@ class RequestBatches:
         self.connection_id = connection_id
         self.transactional_id = transactional_id
         self._cutter = ChainCutter(batches.frame)
-        self._start_anew()
+        self._rows: bytearray | None = None
+        """Of what was collected; None: nothing."""
 
-    def _start_anew(self) -> None:
+    def _begin(self) -> bytearray:
         self._rows = bytearray()
         self._data_bytes = 0
         self._positions: list[int] = []
@@ -70,6 +71,7 @@ class RequestBatches:
         self._names: list[bytes] = []
         self._has_names = False
         self._topic_ids: dict[bytes, UUID] = {}
+        return self._rows
 
     def check(self, topic: CheckedTopic, batch: ScannedBatch, *, now_ms: int) -> NeededWork | None:
         """Kafka's checks of one batch; what it needs first. Raises the Rejected that is wrong."""
@@ -103,7 +105,7 @@ class RequestBatches:
         return batch_row(
             topic.id_bytes,
             batch.partition,
-            self._data_bytes,
+            self._data_bytes if self._rows else 0,
             batch.header,
             topic.rules.timestamp_type,
             self.request_id,
@@ -113,8 +115,9 @@ class RequestBatches:
         self, topic: CheckedTopic, position: int, batch: ScannedBatch, row: bytes, name: bytes
     ) -> None:
         """Collect a batch; `row` is that of `row_of`."""
+        rows = self._rows or self._begin()
+        rows += row
         self._topic_ids[topic.id_bytes] = topic.topic.topic_id
-        self._rows += row
         self._data_bytes += batch.size
         self._positions.append(position)
         self._starts.append(batch.position)
@@ -137,8 +140,9 @@ class RequestBatches:
     ) -> None:
         """Collect batches that follow each other in the request, from position `first` on."""
         count = len(scanned)
+        rows = self._rows or self._begin()
         self._topic_ids[topic.id_bytes] = topic.topic.topic_id
-        self._rows += batch_rows(
+        rows += batch_rows(
             topic.id_bytes,
             self._data_bytes,
             scanned,
@@ -157,11 +161,15 @@ class RequestBatches:
 
         None: nothing was.
         """
-        if not self._rows:
+        rows, self._rows = self._rows, None
+        if rows is None:
             return None
-        payload = self._cutter.share_all(self._starts, self._lengths)
-        waiter = BatchWaiter(self.produce, self._positions, self._rows)
-        pending = PendingBatches(self._rows, self._topic_ids, payload, waiter)
-        names = self._names if self._has_names else ()
-        self._start_anew()
-        return pending, waiter, names
+        starts, lengths = self._starts, self._lengths
+        payload = (
+            self._cutter.share(starts[0], lengths[0])
+            if len(starts) == 1
+            else self._cutter.share_all(starts, lengths)
+        )
+        waiter = BatchWaiter(self.produce, self._positions, rows)
+        pending = PendingBatches(rows, len(starts), self._topic_ids, payload, waiter)
+        return pending, waiter, self._names if self._has_names else ()

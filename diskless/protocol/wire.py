@@ -60,6 +60,11 @@ class Reader(FieldReader):
         return self.length - self.remaining
 
     @property
+    def before(self) -> int:
+        """Bytes in front of `data`, unless that is a copy."""
+        return self.length - self.end - self._later_bytes
+
+    @property
     def remaining(self) -> int:
         return self.end - self.position + self._later_bytes
 

@@ -50,7 +50,7 @@ from diskless.transactions.numbered_batches import ADDED_FROM, NumberedBatches, 
 from diskless.transactions.transaction_numbers import Answer
 from metadata.clients.coordinator_client import Coordinator
 from metadata.operations import BatchCommit, TopicDescription
-from wal.chunks.batch_rows import batch_names
+from wal.chunks.batch_rows import batch_name
 from wal.chunks.chunk import PendingBatches
 from wal.chunks.write_loop import WriteLoop
 from wal.clock import Clock
@@ -166,8 +166,8 @@ class ReplicaManager:
             while position < end:
                 if taken >= BATCHES_AT_ONCE:
                     self._hand_on(request, numbered)
-                    numbered = self._numbered(request)
                     yield
+                    numbered = self._numbered(request)
                     taken = 0
                 start = position
                 try:
@@ -177,7 +177,12 @@ class ReplicaManager:
                     self._reject(request, range(start, end), error)
                     taken += 1
                     continue
-                if numbered is None and self._are_many(topic, end - position):
+                if (
+                    end - position > FEW_MAX
+                    and numbered is None
+                    and not topic.may_need_work
+                    and self._lanes.are_empty
+                ):
                     position = self._take_plain(request, topic, position, end)
                 if position > start:
                     taken += (position - start) * BATCHES_AT_ONCE // COLUMNS_AT_ONCE + 1
@@ -193,10 +198,6 @@ class ReplicaManager:
             return None
         adds = request.produce_version >= ADDED_FROM
         return NumberedBatches(self._numbers, request.transactional_id, adds=adds)
-
-    def _are_many(self, topic: CheckedTopic, count: int) -> bool:
-        """Whether these batches are worth columns, and nothing has to be waited for."""
-        return count > FEW_MAX and not topic.may_need_work and self._lanes.are_empty
 
     def _take_plain(
         self, request: RequestBatches, topic: CheckedTopic, position: int, end: int
@@ -263,8 +264,8 @@ class ReplicaManager:
         row = request.row_of(topic, batch)
         name = NO_NAME
         if batch.header.producer_id >= 0:
-            (name,) = batch_names(row)
-            if self._under_way.has_any((name,)):
+            name = batch_name(row)
+            if self._under_way.has(name):
                 waiter = BatchWaiter(request.produce, (position,), bytearray(row))
                 if self._under_way.is_repeat(name, waiter):
                     return

@@ -232,7 +232,7 @@ def _write_commits(
     """`commits` are those of `message.file.batches`; the refused ones are put between them."""
     refused = message.refused
     parts.append(uvarint(len(commits) + len(refused) + 1))
-    if isinstance(commits, BatchCommits) and not commits.errors and not refused:
+    if type(commits) is BatchCommits and not commits.errors and not refused:
         rows = np.zeros(len(commits), _RESULT_ROW)
         for name in _RESULT_FIELDS:
             rows[name] = getattr(commits, name)

@@ -41,8 +41,8 @@ _SCANNED_FIELDS: Final = (
     *("base_sequence", "producer_epoch", "leader_epoch"),
 )
 
-_NAME: Final = [*range(20), *range(48, 60)]
-"""The bytes of a row that are its topic id, partition, producer id and base sequence."""
+_PARTITION_END, _PRODUCER, _PRODUCER_END = 20, 48, 60
+_NAME: Final = [*range(_PARTITION_END), *range(_PRODUCER, _PRODUCER_END)]
 
 
 def batch_row(
@@ -135,19 +135,17 @@ def row_of_batch(rows: Buffer, place: int) -> BatchRow:
     return BatchRow._make(BATCH_ROW.unpack_from(rows, place * BATCH_ROW.size))
 
 
-def batch_names(rows: Buffer) -> list[bytes]:
-    """What names each batch of an idempotent producer: no other that it sends has the same.
+def batch_name(row: bytes) -> bytes:
+    """What names a batch of an idempotent producer: no other that it sends has the same.
 
     That is topic id, partition, producer id and first sequence number.
     """
-    count = len(rows) // BATCH_ROW.size
-    if count > FEW_MAX:
-        as_bytes = np.frombuffer(rows, np.uint8).reshape(count, BATCH_ROW.size)
-        names = np.ascontiguousarray(as_bytes[:, _NAME]).view(f"V{len(_NAME)}")
-        found: list[bytes] = names[:, 0].tolist()
-        return found
-    view = memoryview(rows)
-    return [
-        b"".join((view[start : start + 20], view[start + 48 : start + 60]))
-        for start in range(0, len(rows), BATCH_ROW.size)
-    ]
+    return row[:_PARTITION_END] + row[_PRODUCER:_PRODUCER_END]
+
+
+def batch_names(rows: bytes) -> list[bytes]:
+    """`batch_name` of many."""
+    as_bytes = np.frombuffer(rows, np.uint8).reshape(-1, BATCH_ROW.size)
+    names = np.ascontiguousarray(as_bytes[:, _NAME]).view(f"V{len(_NAME)}")
+    found: list[bytes] = names[:, 0].tolist()
+    return found

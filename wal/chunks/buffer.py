@@ -313,34 +313,31 @@ class ChainCutter:
 
     def share(self, start: int, length: int) -> FragmentChain:
         """As `FragmentChain.share`; `start` is not smaller than at the last call."""
-        return self.share_all((start,), (length,))
+        owned = self._chain._check_owned()
+        parts = self.parts(start, length)
+        fragments = owned[self._index : self._index + len(parts)]
+        for fragment in fragments:
+            fragment.retain()
+        return FragmentChain(fragments, parts, length)
 
     def share_all(self, starts: Sequence[int], lengths: Sequence[int]) -> FragmentChain:
         """Several parts, back to back, as one chain. No view of it has bytes of two of them.
 
         Each start is not smaller than the one before, nor than at the last call.
         """
-        chain = self._chain
-        owned, views = chain._check_owned(), chain._views
+        owned, views = self._chain._check_owned(), self._chain._views
         used: dict[int, Fragment] = {}
         parts: list[memoryview] = []
-        index, passed = self._index, self._passed
-        view = views[index] if views else memoryview(b"")
-        end = passed + len(view)
+        view, index, passed, end = memoryview(b""), 0, 0, 0
         for start, length in zip(starts, lengths, strict=True):
             if passed <= start and 0 < length <= end - start:
                 # Nearly all lie in the fragment where the one before ended.
                 parts.append(view[start - passed : start - passed + length])
-                used[index] = owned[index]
-                continue
-            some = self.parts(start, length)
-            if not some:
-                continue
-            parts += some
-            index, passed = self._index, self._passed
-            used.update(enumerate(owned[index : index + len(some)], index))
-            view = views[index]
-            end = passed + len(view)
+            elif some := self.parts(start, length):
+                parts += some
+                view, index, passed = views[self._index], self._index, self._passed
+                end = passed + len(view)
+                used.update(enumerate(owned[index : index + len(some)], index))
         for fragment in used.values():
             fragment.retain()
         return FragmentChain([*used.values()], parts, sum(lengths))

@@ -113,6 +113,7 @@ class PendingBatches(NamedTuple):
     rows: bytearray
     """A BATCH_ROW of each; the first one's `byte_offset` is 0, and each lies behind the one before.
     """
+    batch_count: int
     topic_ids: Mapping[bytes, UUID]
     """By their bytes: those in `rows`, or more."""
     payload: FragmentChain
@@ -120,10 +121,6 @@ class PendingBatches(NamedTuple):
     """Whatever its owner needs to find who waits for them; never looked at here."""
     number_asked_ms: int = NEVER_MS
     """Wall time before the numbers of their transactions were asked for; NEVER_MS without."""
-
-    @property
-    def batch_count(self) -> int:
-        return len(self.rows) // BATCH_ROW.size
 
     @property
     def rows_bytes(self) -> int:

@@ -166,7 +166,8 @@ def check_contents(
     if attributes & TIMESTAMP_TYPE_BIT:
         raise InvalidTimestamp("clients may not set the timestamp type to LogAppendTime")
     if rules.timestamp_type == CREATE_TIME:
-        earliest_ms, latest_ms = bounds_ms(rules, now_ms)
+        earliest_ms = now_ms - rules.timestamp_before_max_ms
+        latest_ms = now_ms + rules.timestamp_after_max_ms
         base_ms, max_ms = header.base_timestamp_ms, header.max_timestamp_ms
         if not (earliest_ms <= base_ms <= latest_ms and earliest_ms <= max_ms <= latest_ms):
             # One of them is refused, or says that there is none.
@@ -175,11 +176,6 @@ def check_contents(
     records_bytes = header.length_bytes - HEADER_BYTES
     if record_count * RECORD_BYTES_MIN > records_bytes or record_count > RECORDS_PER_BATCH_MAX:
         _check_count(header)
-
-
-def bounds_ms(rules: TopicRules, now_ms: int) -> tuple[int, int]:
-    """The earliest and the latest timestamp that a record may have."""
-    return now_ms - rules.timestamp_before_max_ms, now_ms + rules.timestamp_after_max_ms
 
 
 def opens_records(rules: TopicRules) -> bool:

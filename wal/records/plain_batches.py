@@ -15,7 +15,6 @@ from wal.records.batch_validation import (
     RECORDS_PER_BATCH_MAX,
     SPECIAL_BITS,
     TopicRules,
-    bounds_ms,
 )
 from wal.records.compression import CODEC_NAMES, ZSTD
 from wal.records.record_batch import (
@@ -61,8 +60,8 @@ def are_plain(
         & (counts <= RECORDS_PER_BATCH_MAX)
     )
     if rules.timestamp_type == CREATE_TIME:
-        earliest_ms, latest_ms = bounds_ms(rules, now_ms)
-        earliest_ms, latest_ms = max(earliest_ms, _INT64_MIN), min(latest_ms, _INT64_MAX)
+        earliest_ms = max(now_ms - rules.timestamp_before_max_ms, _INT64_MIN)
+        latest_ms = min(now_ms + rules.timestamp_after_max_ms, _INT64_MAX)
         for name in ("base_timestamp_ms", "max_timestamp_ms"):
             plain &= (scanned[name] >= earliest_ms) & (scanned[name] <= latest_ms)
     return plain

@@ -162,7 +162,7 @@ def _of_allowed(batches: ProducedBatches, refused: Refused) -> ProducedBatches:
 
 def _encoded(version: int, rows: bytes, results: _Results) -> Iterable[bytes] | EqualRows:
     """The answer's row for each of the request's."""
-    if isinstance(results, BatchCommits) and not results.errors:
+    if type(results) is BatchCommits and not results.errors:
         return appended_rows(version, columns_of(rows)["partition"], results)
     pack = row_packer(version)
     return (

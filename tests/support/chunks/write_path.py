@@ -69,7 +69,8 @@ def pending(
     place = partition.partition
     row = batch_row(name, place, 0, header, timestamp_type, request_id, transaction_number)
     tokens = None if token is None else (token,)
-    return PendingBatches(bytearray(row), {name: partition.topic_id}, chain_of(pool, data), tokens)
+    topic_ids = {name: partition.topic_id}
+    return PendingBatches(bytearray(row), 1, topic_ids, chain_of(pool, data), tokens)
 
 
 def together(pool: BufferPool, batches: Sequence[PendingBatches]) -> PendingBatches:
@@ -89,7 +90,7 @@ def together(pool: BufferPool, batches: Sequence[PendingBatches]) -> PendingBatc
     starts = [sum(lengths[:place]) for place in range(len(tokens))]
     payload = ChainCutter(whole).share_all(starts, lengths)
     whole.release()
-    return PendingBatches(rows, topic_ids, payload, tokens)
+    return PendingBatches(rows, len(tokens), topic_ids, payload, tokens)
 
 
 def tokens_of(chunk: SealedChunk, positions: Sequence[int] | None = None) -> list[object]:
