@@ -132,7 +132,7 @@ def _first_position(settled: _Settled) -> int:
 class BatchWaiter:
     """The token of pending batches of one request: where their outcomes go."""
 
-    __slots__ = ("_positions", "_produce", "_repeats", "_rows", "names", "under_way")
+    __slots__ = ("_places", "_positions", "_produce", "_repeats", "_rows", "names", "under_way")
 
     def __init__(self, produce: DelayedProduce, positions: Sequence[int], rows: bytearray) -> None:
         """`rows` are those of the batches at these positions of the request, which ascend."""
@@ -140,6 +140,7 @@ class BatchWaiter:
         self._positions = positions
         self._rows = rows
         self._repeats: dict[int, list[BatchWaiter]] = {}
+        self._places: dict[bytes, int] | None = None
         self.names: Sequence[bytes] = ()
         """Of the batches, once they are under way; none where nothing repeats one of them."""
         self.under_way: BatchesUnderWay | None = None
@@ -154,7 +155,9 @@ class BatchWaiter:
 
         False when it is another one, or too many do.
         """
-        place = self.names.index(name)
+        if self._places is None:
+            self._places = {each: place for place, each in enumerate(self.names)}
+        place = self._places[name]
         # A producer may give a sequence again, behind a transaction that it has aborted.
         if repeat.content() != self.content(place):
             return False

@@ -273,8 +273,6 @@ class ReplicaManager:
             request.add(topic, position, batch, row, name)
             return
         waiter = BatchWaiter(request.produce, (position,), bytearray(row))
-        if name:
-            self._under_way.add(waiter, (name,))
         checked = CheckedBatch(
             TopicIdPartition(topic.topic.topic_id, batch.partition),
             batch.header,
@@ -297,6 +295,8 @@ class ReplicaManager:
             # Nothing of its partition waits.
             checked.payload.release()
             request.add(topic, position, batch, row, name)
+        elif name:
+            self._under_way.add(waiter, (name,))
 
     def _hand_on(self, request: RequestBatches, numbered: NumberedBatches | None) -> None:
         """What was collected goes to the write loop, and what waits for numbers is asked for."""

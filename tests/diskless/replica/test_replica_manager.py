@@ -23,6 +23,7 @@ from tests.support.brokers.replica_setting import (
     until,
 )
 from tests.support.chunks.batch_builder import Row, build_batch
+from wal.columns import FEW_MAX
 from wal.errors import (
     CorruptBatch,
     DisklessError,
@@ -104,6 +105,25 @@ async def test_a_batch_that_is_sent_again_waits_for_the_first(setting: Setting) 
     setting.write_loop.settle(0, done(7))
     assert [result.base_offset for result in await again] == [7, 4]
     assert setting.manager.batches_repeated == 1
+
+
+async def test_many_batches_that_are_sent_again_wait_for_the_first_of_each(
+    setting: Setting,
+) -> None:
+    """The second request has three batches that the first has not."""
+    count = 5 * FEW_MAX
+    first = setting.append(*(idempotent(setting, number) for number in range(count)))
+    asked = [*range(count), *range(count + 100, count + 103)]
+    again = setting.append(*(idempotent(setting, number) for number in asked))
+    assert [batch.header.base_sequence for batch in setting.write_loop.batches] == [
+        *range(count),
+        *asked[-3:],
+    ]
+    assert setting.manager.batches_repeated == count
+    for index in range(count + 3):
+        setting.write_loop.settle(index, done(index))
+    assert [result.base_offset for result in await first] == [*range(count)]
+    assert [result.base_offset for result in await again] == [*range(count + 3)]
 
 
 async def test_a_batch_that_has_its_outcome_is_appended_when_it_is_sent_again(
