@@ -159,7 +159,7 @@ class ReplicaManager:
 
     def _append_all(self, request: RequestBatches) -> Steps[None]:
         """Check the batches topic by topic and hand them on, some at a time."""
-        position = taken = 0
+        position = singly_until = taken = 0
         numbered = self._numbered(request)
         for named, count in request.batches.topics:
             end = position + count
@@ -179,16 +179,16 @@ class ReplicaManager:
                     continue
                 if (
                     end - position > FEW_MAX
+                    and position >= singly_until
                     and numbered is None
                     and not topic.may_need_work
                     and self._lanes.are_empty
                 ):
-                    position = self._take_plain(request, topic, position, end)
-                if position > start:
-                    taken += (position - start) * BATCHES_AT_ONCE // COLUMNS_AT_ONCE + 1
+                    position, singly_until = self._take_plain(request, topic, position, end)
+                    taken += (position - start) * BATCHES_AT_ONCE // COLUMNS_AT_ONCE
                     continue
-                # Those that are not plain stand together, as a rule.
-                position = min(end, start + min(FEW_MAX, BATCHES_AT_ONCE - taken))
+                last = end if singly_until <= start else min(end, singly_until)
+                position = min(last, start + BATCHES_AT_ONCE - taken)
                 self._take_each(request, topic, start, position, numbered)
                 taken += position - start
         self._hand_on(request, numbered)
@@ -201,10 +201,10 @@ class ReplicaManager:
 
     def _take_plain(
         self, request: RequestBatches, topic: CheckedTopic, position: int, end: int
-    ) -> int:
-        """Collect the batches from `position` on that are right and new; where they end.
+    ) -> tuple[int, int]:
+        """Collect the batches from `position` on that are right and new, if they are many.
 
-        The same position when there are only a few.
+        Gives where they end, and until where the next ones are to be looked at one by one.
         """
         end = min(end, position + COLUMNS_AT_ONCE)
         rows = request.batches.rows[position * SCANNED.size : end * SCANNED.size]
@@ -218,14 +218,17 @@ class ReplicaManager:
         )
         plain &= (partition >= 0) & (partition < topic.topic.partition_count)
         count = len(plain) if plain.all() else int(plain.argmin())
-        if count <= FEW_MAX:
-            return position
-        scanned = scanned[:count]
-        names = request.names_of(topic, scanned)
-        if names and self._under_way.has_any(names):
-            return position
-        request.add_all(topic, position, scanned, names)
-        return position + count
+        if count > FEW_MAX:
+            scanned = scanned[:count]
+            names = request.names_of(topic, scanned)
+            if names and self._under_way.has_any(names):
+                return position, position + count
+            request.add_all(topic, position, scanned, names)
+            return position + count, 0
+        # Those that are not plain stand together, as a rule.
+        behind = plain[count:]
+        others = int(behind.argmax()) if behind.any() else len(behind)
+        return position, position + max(count + others, FEW_MAX)
 
     def _take_each(
         self,
