@@ -1,6 +1,7 @@
 """The hand-written Produce and Fetch codecs, held to kio's, whole and cut, and to bad bytes."""
 
 import io
+import random
 import struct
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -230,6 +231,37 @@ def test_the_rows_of_appended_batches_are_packed_as_each_of_them_is(version):
         produce.encode_response(version, topics, [pack(*each) for each in fields])
     )
     assert body == one_by_one
+
+
+@pytest.mark.parametrize("version", [3, 9])
+@few_examples
+@given(sizes=st.lists(st.integers(-1, 300), max_size=40), piece_bytes=st.integers(1, 2000))
+def test_rows_are_the_same_however_the_request_is_fragmented(version, sizes, piece_bytes):
+    """Batches that lie whole in a fragment are read in another way than those that do not."""
+    flexible = version >= produce.FLEXIBLE_FROM
+    content = random.Random(len(sizes)).randbytes(300)
+    parts = [uvarint(0)] if flexible else [struct.pack(">h", -1)]
+    parts.append(struct.pack(">hi", -1, 30_000))
+    parts += (uvarint(2), uvarint(2)) if flexible else (struct.pack(">ih", 1, 1),)
+    parts.append(b"t")
+    parts.append(uvarint(len(sizes) + 1) if flexible else struct.pack(">i", len(sizes)))
+    for partition, size in enumerate(sizes):
+        parts.append(struct.pack(">i", partition))
+        parts.append(uvarint(size + 1) if flexible else struct.pack(">i", size))
+        parts.append(content[: max(size, 0)])
+        # A tag of the future behind each third one.
+        parts.append((b"\1\7\1!" if partition % 3 == 2 else b"\0") if flexible else b"")
+    body = b"".join(parts) + (b"\0\0" if flexible else b"")
+    pool = BufferPool(1 << 20)
+    whole, pieces = _chain(pool, body, 4096), _chain(pool, body, piece_bytes)
+    asked = [
+        done_at_once(produce.decode_request(version, frame, Reader(frame.views()))).batches
+        for frame in (whole, pieces)
+    ]
+    assert asked[0].rows == asked[1].rows
+    assert [(partition, records) for _, partition, records in _found(asked[1])] == [
+        (partition, None if size < 0 else content[:size]) for partition, size in enumerate(sizes)
+    ]
 
 
 def test_a_request_of_much_to_be_summed_is_read_in_slices(monkeypatch):
