@@ -7,17 +7,19 @@ and of several short runs the one that took least: beside other work, processor 
 
 The second figure is how often a thread of the broker stopped to wait: for another thread, the disk
 or the socket. The third is what a thread pays that does nothing but the durable work of such an
-object (`object_floor.py`).
+object (`object_floor.py`); the fourth, what it pays for all of the broker's steps, without sockets
+and without other threads (`object_steps.py`).
 """
 
 import asyncio
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 import psutil
 
 from bench.speed.object_floor import ObjectFloor
+from bench.speed.object_steps import steps_ms
 from bench.speed.puts import written_at
 from bench.tools import load
 from bench.tools.broker import BenchBroker, fresh_directory
@@ -65,6 +67,20 @@ def run_small_objects(report: Report) -> None:
         floor.run(WARM_UP_ROUNDS)
         least_s = min(floor.run(ROUNDS) / ROUNDS for _ in range(RUNS))
     report.add("small_object_floor_ms", least_s * 1e3, "ms", note="its durable work alone")
+    steps = min(_steps_of_runs(), key=lambda one: sum(one.values()))
+    note = "; ".join(f"{name} {ms:.2f}" for name, ms in steps.items())
+    report.add("small_object_steps_ms", sum(steps.values()), "ms", note=f"by one thread: {note}")
+
+
+def _steps_of_runs() -> list[Mapping[str, float]]:
+    """Processor time of an object's steps by one thread, in several short runs."""
+    found = []
+    for _ in range(RUNS):
+        with fresh_directory() as directory:
+            found.append(
+                steps_ms(directory, objects=ROUNDS, partitions=PARTITIONS, batch_bytes=BATCH_BYTES)
+            )
+    return found
 
 
 def measure(

@@ -85,10 +85,11 @@ class CommitLane:
         failpoint("commit.after_answer")
         for chunk, (results, refused) in zip(chunks, answers, strict=True):
             if refused is None:
-                self._answer(chunk, results)
+                self.answer(chunk, results)
         return [answer.error for answer in answers]
 
-    def _answer(self, chunk: SealedChunk, results: Sequence[BatchCommit]) -> None:
+    def answer(self, chunk: SealedChunk, results: Sequence[BatchCommit]) -> None:
+        """A chunk was committed, with these results in its object's order."""
         plan = chunk.plan
         self.files_committed += 1
         self._last_commit = self._clock.monotonic()

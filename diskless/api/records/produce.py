@@ -91,7 +91,7 @@ def api(manager: ReplicaManager, topics: TopicAdmin, quotas: QuotaEnforcer, acce
             if asked.acks == 0:
                 _close_if_refused(results)
                 return None
-            encoded = _encoded(version, batches.rows, results)
+            encoded = encoded_rows(version, batches.rows, results)
             throttle_ms = quotas.left_ms(mute_until)
             body = yield from encode_response(
                 version, batches.topics, encoded, throttle_ms=throttle_ms
@@ -160,7 +160,7 @@ def _of_allowed(batches: ProducedBatches, refused: Refused) -> ProducedBatches:
     return ProducedBatches(allowed, b"".join(rows), batches.frame)
 
 
-def _encoded(version: int, rows: bytes, results: _Results) -> Iterable[bytes] | EqualRows:
+def encoded_rows(version: int, rows: bytes, results: _Results) -> Iterable[bytes] | EqualRows:
     """The answer's row for each of the request's."""
     if type(results) is BatchCommits and not results.errors:
         return appended_rows(version, columns_of(rows)["partition"], results)
