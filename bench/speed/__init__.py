@@ -4,7 +4,8 @@
 - `consuming`: the same of consumers, at the tail and from both tiers
 - `latency`: from a produce call to its acknowledgement
 - `puts`: WAL objects a second; `slopes`: what one more object and one more batch cost;
-  `small_objects`: what an object of four batches costs; `object_floor`: its durable work alone
+  `small_objects`: what an object of four batches costs; `object_floor`: its durable work alone;
+  `object_steps`: its steps by one thread
 - `slow_store`: a bucket whose PUTs take 50 ms
 - `workers`: two workers against one process
 - `hour`: what an hour of 1 MB/s leaves behind
