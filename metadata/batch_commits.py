@@ -43,7 +43,7 @@ class BatchCommits(Columns[BatchCommit]):
             }
         return type(self)(errors=errors, **{name: column[which] for name, column in self._columns})
 
-    def without_append_times(self, which: npt.NDArray[np.bool_] | slice) -> Self:
+    def without_append_times(self, which: npt.NDArray[np.bool_]) -> Self:
         """The same, where these have no append time."""
         times = self.log_append_time_ms.copy()
         times[which] = -1
@@ -71,7 +71,7 @@ class BatchCommits(Columns[BatchCommit]):
         """The answers from position `start` to before `end`."""
         errors = self.errors
         if errors:
-            errors = {at - start: error for at, error in errors.items() if start <= at < end}
+            errors = {at - start: errors[at] for at in range(start, end) if at in errors}
         cut = {name: column[start:end] for name, column in self._columns}
         return type(self)(errors=errors, **cut)
 

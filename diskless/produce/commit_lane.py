@@ -31,6 +31,7 @@ from wal.chunks.object_notes import (
 )
 from wal.chunks.sealed_chunk import SealedChunk
 from wal.clock import Clock
+from wal.columns import FEW_MAX
 from wal.errors import CommitOutcomeUnknown, DisklessError
 from wal.failpoint import failpoint
 
@@ -175,17 +176,15 @@ def _deliver(chunk: SealedChunk, positions: Sequence[int], results: Sequence[Bat
     elif len(positions) > 1:
         pairs = sorted(zip(positions, results, strict=True), key=_position)
         positions, results = [at for at, _ in pairs], [result for _, result in pairs]
+    listed: Sequence[BatchCommit] | None = None
     for token, which, places in chunk.waiting_for(positions):
         waits: Waits = token
-        is_all = len(which) == len(results)
-        waits.batches_done(results if is_all else _between(results, which), places)
-
-
-def _between(results: Sequence[BatchCommit], which: range) -> Sequence[BatchCommit]:
-    """Some that follow each other, columns as columns."""
-    if type(results) is BatchCommits:
-        return results.between(which.start, which.stop)
-    return results[which.start : which.stop]
+        if type(results) is BatchCommits and len(which) > FEW_MAX:
+            waits.batches_done(results.between(which.start, which.stop), places)
+            continue
+        if listed is None:
+            listed = [*results]
+        waits.batches_done(listed[which.start : which.stop], places)
 
 
 def _position(pair: tuple[int, BatchCommit]) -> int:

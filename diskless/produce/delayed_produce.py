@@ -12,7 +12,7 @@ answer. So `BatchesUnderWay` names the idempotent batches without outcome, and a
 name and the content of one is not appended but waits for the outcome of the first.
 
 Nothing here is an object for each batch but its name, and that of idempotent producers alone: a
-waiter has the rows of its batches (wal/chunks/chunk_batches.py), and outcomes come and go as they
+waiter has the rows of its batches (wal/chunks/batch_rows.py), and outcomes come and go as they
 are, columns as columns.
 
 Invariants:
@@ -209,6 +209,7 @@ class BatchWaiter:
         ]
 
     def _tell_repeats(self, results: Sequence[BatchCommit], places: Sequence[int]) -> None:
+        results = [*results]  # Columns would make all of them for each that is asked for.
         for place, repeats in [*self._repeats.items()]:
             at = bisect_left(places, place)
             if at == len(places) or places[at] != place:

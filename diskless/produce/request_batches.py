@@ -60,7 +60,7 @@ class RequestBatches:
         self.transactional_id = transactional_id
         self._cutter = ChainCutter(batches.frame)
         self._rows: bytearray | None = None
-        """Of what was collected; None: nothing."""
+        """The rows of the batches that are collected; None when there are none."""
 
     def _begin(self) -> bytearray:
         self._rows = bytearray()
@@ -125,30 +125,28 @@ class RequestBatches:
         self._names.append(name)
         self._has_names = self._has_names or name != NO_NAME
 
-    def names_of(self, topic: CheckedTopic, scanned: Rows) -> Sequence[bytes]:
-        """What `add_all` would name these batches; nothing where nobody is idempotent."""
-        has_producer = scanned["producer_id"] >= 0
-        if not has_producer.any():
-            return ()
-        names = batch_names(batch_rows(topic.id_bytes, 0, scanned, 0, 0))
-        for place in np.flatnonzero(~has_producer).tolist():
-            names[place] = NO_NAME
-        return names
+    def rows_of(self, topic: CheckedTopic, scanned: Rows) -> bytes:
+        """The rows of batches that are the next ones collected."""
+        start = self._data_bytes if self._rows else 0
+        timestamp_type = topic.rules.timestamp_type
+        return batch_rows(topic.id_bytes, start, scanned, timestamp_type, self.request_id)
 
     def add_all(
-        self, topic: CheckedTopic, first: int, scanned: Rows, names: Sequence[bytes]
+        self,
+        topic: CheckedTopic,
+        first: int,
+        scanned: Rows,
+        rows: bytes,
+        names: Sequence[bytes],
     ) -> None:
-        """Collect batches that follow each other in the request, from position `first` on."""
+        """Collect batches that follow each other in the request, from position `first` on.
+
+        `rows` are those of `rows_of`.
+        """
         count = len(scanned)
-        rows = self._rows or self._begin()
+        collected = self._rows or self._begin()
+        collected += rows
         self._topic_ids[topic.id_bytes] = topic.topic.topic_id
-        rows += batch_rows(
-            topic.id_bytes,
-            self._data_bytes,
-            scanned,
-            topic.rules.timestamp_type,
-            self.request_id,
-        )
         self._data_bytes += int(scanned["size"].sum())
         self._positions += range(first, first + count)
         self._starts += scanned["position"].tolist()
@@ -173,3 +171,14 @@ class RequestBatches:
         waiter = BatchWaiter(self.produce, self._positions, rows)
         pending = PendingBatches(rows, len(starts), self._topic_ids, payload, waiter)
         return pending, waiter, self._names if self._has_names else ()
+
+
+def names_in(rows: bytes, scanned: Rows) -> Sequence[bytes]:
+    """What names each of these batches; nothing where no producer of them is idempotent."""
+    has_producer = scanned["producer_id"] >= 0
+    if not has_producer.any():
+        return ()
+    names = batch_names(rows)
+    for place in np.flatnonzero(~has_producer).tolist():
+        names[place] = NO_NAME
+    return names

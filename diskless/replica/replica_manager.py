@@ -37,7 +37,7 @@ from diskless.produce.delayed_produce import (
     BatchWaiter,
     DelayedProduce,
 )
-from diskless.produce.request_batches import CheckedTopic, RequestBatches
+from diskless.produce.request_batches import CheckedTopic, RequestBatches, names_in
 from diskless.protocol.batch_scan import SCANNED, ScannedBatch, columns_of, scanned_batches
 from diskless.replica.batch_reader import BatchReader
 from diskless.replica.fetcher import Fetcher
@@ -220,10 +220,11 @@ class ReplicaManager:
         count = len(plain) if plain.all() else int(plain.argmin())
         if count > FEW_MAX:
             scanned = scanned[:count]
-            names = request.names_of(topic, scanned)
+            made = request.rows_of(topic, scanned)
+            names = names_in(made, scanned)
             if names and self._under_way.has_any(names):
                 return position, position + count
-            request.add_all(topic, position, scanned, names)
+            request.add_all(topic, position, scanned, made, names)
             return position + count, 0
         # Those that are not plain stand together, as a rule.
         behind = plain[count:]

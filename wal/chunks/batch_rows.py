@@ -25,7 +25,7 @@ BATCH_ROW: Final = struct.Struct(INDEX_ENTRY.format + "i4s")
 assert BATCH_ROW.size == 88
 ROW_ZEROS: Final = bytes(4)
 PLACE: Final = struct.Struct(">QI")
-"""Where a batch lies in .data, and its length: fields of a row, at"""
+"""The fields of a row that say where a batch lies in .data, and how long it is."""
 PLACE_POSITION: Final = 20
 TIMESTAMP_TYPE_POSITION: Final = 62
 
@@ -81,7 +81,7 @@ def batch_rows(
 ) -> bytes:
     """The rows of batches of one topic, back to back from `byte_offset` on; of no transaction.
 
-    `scanned` are rows of wal/records/batch_scan.py.
+    `scanned` are rows of diskless/protocol/batch_scan.py, or others with the same names.
     """
     rows = np.zeros(len(scanned), ROW)
     for name in _SCANNED_FIELDS:

@@ -135,7 +135,7 @@ class Waiting(NamedTuple):
     """Who waits for batches of a chunk that came together."""
 
     token: Any
-    """That of the pending batches; None: nobody waits."""
+    """The token of the pending batches; None when nobody waits for them."""
     batch_count: int
 
 
