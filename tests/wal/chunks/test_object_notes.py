@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from uuid import UUID
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,6 +36,7 @@ from wal.chunks.object_notes import (
     NOTES_KEPT_MAX,
     REFUSED,
     BatchOutcome,
+    BatchOutcomes,
     CommitJournal,
     CommitNote,
     Floor,
@@ -340,3 +342,51 @@ def test_a_restarted_broker_goes_on_behind_its_last_chunk(tmp_path: Path) -> Non
     again = directory(tmp_path)
     again.recover()
     assert sealed(again, BATCHES).identity.ulid > first.identity.ulid
+
+
+@given(draw=st.data())
+def test_outcomes_as_columns_are_noted_as_they_are_one_by_one(draw: st.DataObject) -> None:
+    """Offsets follow each other in a partition, but for one that may be wrong."""
+    counts = draw.draw(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4)), max_size=12))
+    counts.sort(key=lambda one: one[0])
+    extents = [
+        BatchExtent(
+            TopicIdPartition(UUID(int=1), partition),
+            ByteOffset(0),
+            70,
+            count,
+            0,
+            0,
+            0,
+            -1,
+            -1,
+            -1,
+            0,
+        )
+        for partition, count in counts
+    ]
+    ends = {partition: 10 * partition for partition in range(4)}
+    outcomes = []
+    for partition, count in counts:
+        exception = draw.draw(st.sampled_from([None, None, None, DUPLICATE, REFUSED]))
+        if exception is None:
+            outcomes.append(BatchOutcome(ends[partition], 1000, 0))
+            ends[partition] += count
+        else:
+            outcomes.append(BatchOutcome(exception=exception))
+    if outcomes and draw.draw(st.booleans()):
+        at = draw.draw(st.integers(0, len(outcomes) - 1))
+        wrong = draw.draw(
+            st.sampled_from([{"base_offset": 7}, {"append_time_ms": 9}, {"log_start_offset": 99}])
+        )
+        outcomes[at] = outcomes[at]._replace(**wrong)
+    columns = BatchOutcomes(
+        *(np.array([one[field] for one in outcomes], np.int64) for field in range(3)),
+        {at: one.exception for at, one in enumerate(outcomes) if one.exception is not None},
+    )
+    alone = note_commit("0" * 26, extents, outcomes)
+    together = note_commit("0" * 26, extents, columns)
+    assert (alone is None) == (together is None)
+    if alone is not None and together is not None:
+        assert [*together.runs] == [*alone.runs]
+        assert dict(together.exceptions) == dict(alone.exceptions)
