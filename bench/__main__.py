@@ -30,6 +30,7 @@ from bench.requests.purgatory import run_purgatory
 from bench.s3.outliers import run_s3_outliers
 from bench.s3.reading import run_s3_reading
 from bench.s3.writing import run_s3_writing
+from bench.speed.client_limits import run_client_limits
 from bench.speed.consuming import run_consume
 from bench.speed.hour import run_hour
 from bench.speed.latency import run_latency
@@ -53,6 +54,7 @@ GROUPS: Final[Mapping[str, Callable[[Report], None]]] = {
     "produce": run_produce,
     "consume": run_consume,
     "latency": run_latency,
+    "client_limits": run_client_limits,
     "puts": run_puts,
     "slopes": run_slopes,
     "small_objects": run_small_objects,
@@ -98,6 +100,7 @@ TOGETHER: Final[Mapping[str, Sequence[str]]] = {
         "produce",
         "consume",
         "latency",
+        "client_limits",
         "puts",
         "slopes",
         "small_objects",

@@ -2,14 +2,21 @@
 
 The limit that `produce` is compared with: librdkafka, the loopback device and an event loop that
 does nothing but receive and acknowledge. Every Produce request is read to its end and answered with
-base offset 0; nothing of it is looked at beyond the header, the topic name and the partition.
+base offset 0; nothing of it is looked at beyond the header, the topic name and the partition. Each
+answer comes ANSWER_MS after the request: what a broker would take that does all of a request beside
+all others, and nothing else.
 
-    python -m bench.speed.sink TOPIC PARTITIONS      prints its port, then serves until it is killed
+    python -m bench.speed.sink TOPIC PARTITIONS ANSWER_MS
+
+prints its port, then serves until it is killed.
 """
 
 import asyncio
 import struct
+import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import cast
 
 import uvloop
@@ -24,10 +31,11 @@ _API_VERSIONS = ((0, 0, 7), (1, 4, 11), (3, 0, 4), (18, 0, 3), (22, 0, 1))
 class Sink(asyncio.BufferedProtocol):
     """One connection; every byte goes into one reused buffer."""
 
-    def __init__(self, topic: bytes, partitions: int, port: int) -> None:
+    def __init__(self, topic: bytes, partitions: int, port: int, answer_s: float) -> None:
         self._topic = topic
         self._partitions = partitions
         self._port = port
+        self._answer_s = answer_s
         self._buffer = memoryview(bytearray(RECEIVE_BYTES))
         self._head = bytearray()
         self._left = 0
@@ -71,7 +79,12 @@ class Sink(asyncio.BufferedProtocol):
             answer = _produce_answer(body)
         else:
             raise ValueError(f"the sink was asked for API {api_key} version {version}")
-        self._transport.write(struct.pack(">ii", len(answer) + 4, correlation_id) + answer)
+        framed = struct.pack(">ii", len(answer) + 4, correlation_id) + answer
+        if api_key == 0 and self._answer_s:
+            # Timers of one length fire in the order in which they were set.
+            asyncio.get_running_loop().call_later(self._answer_s, self._transport.write, framed)
+        else:
+            self._transport.write(framed)
 
     def _api_versions(self) -> bytes:
         """Version 3, the first one librdkafka tries."""
@@ -105,12 +118,25 @@ def _produce_answer(body: bytes) -> bytes:
     return struct.pack(">i", 1) + name + struct.pack(">iihqqqi", 1, partition, 0, 0, -1, 0, 0)
 
 
-async def serve(topic: str, partitions: int) -> None:
+@contextmanager
+def sink(topic: str, partitions: int, *, answer_ms: float = 0) -> Iterator[str]:
+    """The address of a sink that runs in a process of its own while this is entered."""
+    names = [topic, str(partitions), str(answer_ms)]
+    command = [sys.executable, "-m", "bench.speed.sink", *names]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield f"127.0.0.1:{int(process.stdout.readline())}"
+        finally:
+            process.kill()
+
+
+async def serve(topic: str, partitions: int, answer_s: float) -> None:
     loop = asyncio.get_running_loop()
     port = 0
 
     def connection() -> Sink:
-        return Sink(topic.encode(), partitions, port)
+        return Sink(topic.encode(), partitions, port, answer_s)
 
     server = await loop.create_server(connection, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
@@ -119,4 +145,4 @@ async def serve(topic: str, partitions: int) -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(serve(sys.argv[1], int(sys.argv[2])))
+    uvloop.run(serve(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]) / 1_000))

@@ -7,7 +7,9 @@ producer. The raw PUT is measured with the same server, in the same run.
 
 An idempotent producer has five requests of one batch each in flight, so with twelve partitions a
 record also waits for its partition's turn. The plain producer's wait is the broker's alone. Both
-have the same bound.
+have the same bound. Beside the idempotent producer stands what it waits on a server whose answers
+take as long as the PUTs they stand for, and nothing else takes any time (client_limits.py): no
+broker on this store has it wait for less.
 """
 
 import statistics
@@ -15,6 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from bench.speed.client_limits import least_ack_p50_ms
 from bench.tools import load
 from bench.tools.broker import BenchBroker, fresh_directory
 from bench.tools.fixed_interval import fixed_interval
@@ -46,9 +49,11 @@ class LogRow(NamedTuple):
     puts: float
     times: float
     """By which an early seal is to beat the fixed interval."""
+    least_puts: int
+    """One behind the other, before a record is acknowledged: the object, and the log's."""
 
 
-LOGS: Final = (LogRow("local", 2.0, 5.0), LogRow("object", 3.5, 3.0))
+LOGS: Final = (LogRow("local", 2.0, 5.0, 1), LogRow("object", 3.5, 3.0, 2))
 
 
 class SlowFigures(NamedTuple):
@@ -65,12 +70,13 @@ class SlowFigures(NamedTuple):
 def run_slow_store(report: Report) -> None:
     """Both logs, early and at the fixed interval."""
     report.step(f"slow store: PUTs of {PUT_MS} ms, idempotent, 12 partitions")
-    steps = 2 * len(LOGS) + 1
+    steps = 3 * len(LOGS) + 1
     with report.progress("slow store") as progress, s3_bed(SLOW_PUTS) as bed:
         done = _counter(progress, steps)
         raw_ms = raw_put_ms(bed)
         done()
         figures: dict[str, tuple[SlowFigures, SlowFigures]] = {}
+        least_p50_ms: dict[str, float] = {}
         for log in LOGS:
             early = measure(bed, log.name, f"{log.name}-early", {}, EARLY_BYTES)
             done()
@@ -78,6 +84,11 @@ def run_slow_store(report: Report) -> None:
             fixed = measure(bed, log.name, f"{log.name}-fixed", interval, FIXED_BYTES)
             done()
             figures[log.name] = early, fixed
+            answer_ms = log.least_puts * raw_ms
+            least_p50_ms[log.name] = least_ack_p50_ms(
+                answer_ms, seconds=PACED_S, bytes_per_s=BYTES_PER_S
+            )
+            done()
     report.add("slow_raw_put_ms", raw_ms, "ms", note="median, by boto3")
     for log in LOGS:
         early, fixed = figures[log.name]
@@ -89,6 +100,12 @@ def run_slow_store(report: Report) -> None:
             "ms",
             bound=bound,
             note=f"{log.puts:g} × raw put + {SLACK_MS:g} ms; fixed: {fixed.p50_ms:.0f} ms",
+        )
+        report.add(
+            f"{name}_least_ack_p50_ms",
+            least_p50_ms[log.name],
+            "ms",
+            note=f"the same client, answered after {log.least_puts} × raw put, no broker",
         )
         report.add(
             f"{name}_plain_ack_p50_ms",

@@ -10,14 +10,13 @@ A ratio is made within each round, and its median is reported.
 """
 
 import os
-import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from bench.speed.sink import sink
 from bench.tools import load
 from bench.tools.broker import BenchBroker, ResidentMemory, fresh_directory
 from bench.tools.report import Report
@@ -60,6 +59,7 @@ class Row(NamedTuple):
 
 PLAIN: Final = Row("plain", False, 640)
 IDEMPOTENT: Final = Row("idempotent", True, 448)
+SINGLE: Final = Row("single_partition", True, 160, partitions=1)
 MANY: Final = Row(
     "1000_partitions",
     True,
@@ -73,7 +73,7 @@ ROWS: Final = (
     PLAIN,
     IDEMPOTENT,
     Row("single_partition_plain", False, 192, partitions=1),
-    Row("single_partition", True, 160, partitions=1),
+    SINGLE,
     MANY._replace(name="1000_partitions_plain", idempotent=False, mib=128),
     MANY,
     Row("100b_plain", False, 64, record_bytes=SMALL_RECORD_BYTES),
@@ -145,7 +145,10 @@ def measure_produce(
     resident_mib: list[float] = []
     steps = rounds * (2 * len(rows) + len(SINK_ROWS))
     done = 0
-    with sink(PARTITIONS) as few, sink(MANY_PARTITIONS) as many:
+    with (
+        sink(topic_of(PARTITIONS), PARTITIONS) as few,
+        sink(topic_of(MANY_PARTITIONS), MANY_PARTITIONS) as many,
+    ):
         for _ in range(rounds):
             with fresh_directory() as directory, _broker(directory) as broker:
                 with ResidentMemory(broker.pid) as memory:
@@ -176,18 +179,6 @@ def measure_produce(
 def topic_of(partitions: int) -> str:
     """Topics of different numbers of partitions are different ones."""
     return load.TOPIC if partitions == PARTITIONS else f"{load.TOPIC}-{partitions}"
-
-
-@contextmanager
-def sink(partitions: int) -> Iterator[str]:
-    """The address of a sink that runs while this is entered."""
-    command = [sys.executable, "-m", "bench.speed.sink", topic_of(partitions), str(partitions)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            yield f"127.0.0.1:{int(process.stdout.readline())}"
-        finally:
-            process.kill()
 
 
 @contextmanager

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from bench.speed import client_limits
+from bench.speed.client_limits import measure_limits
 from bench.speed.latency import ACK_ROWS, ack_waits, raw_waits
 from bench.speed.object_floor import BATCH_BYTES, BATCHES, ObjectFloor
 from bench.speed.puts import most_in_a_second, written_at
@@ -31,6 +33,13 @@ def test_every_producer_on_a_busy_and_an_idle_disk() -> None:
     assert set(runs) == {*SINK_ROWS, *figures}
     assert all(len(each) == 1 for each in (*runs.values(), resident_mib))
     assert all(runs[key][0] > 0 for key in runs if key.endswith("mb_per_s"))
+
+
+def test_a_client_waits_for_answers_that_come_late() -> None:
+    limits = measure_limits(20, scale=0.02, paced_s=0.4)
+    assert set(limits.mb_per_s) == {row.name for row in client_limits.ROWS}
+    assert all(mb_per_s > 0 for mb_per_s in limits.mb_per_s.values())
+    assert all(p50_ms >= 20 for p50_ms in limits.p50_ms.values())
 
 
 def test_acknowledgements_at_a_rate_and_their_raw_price(tmp_path: Path) -> None:
