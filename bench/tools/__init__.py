@@ -6,5 +6,5 @@
 - `raw_client`: a connection that sends what no client library would
 - `s3_bed`, `slow_s3`: a bucket as slow as S3, and the proxy that makes it so
 - `coordinator_bed`: one metadata partition without a broker
-- `run_queue`: how long a process waited for a CPU
+- `run_queue`: how long a process waited for a CPU; `machine`: how fast it all is just now
 """

@@ -14,6 +14,7 @@ from bench.speed.slopes import Point, measure_batches, measure_objects, slope
 from bench.speed.throughput import ROWS, SINK_ROWS, measure_produce
 from bench.speed.workers import measure_round
 from bench.tools.broker import BenchBroker
+from bench.tools.machine import sample
 from bench.tools.report import Report
 
 ROOT = Path(__file__).parents[3]
@@ -33,6 +34,12 @@ def test_every_producer_on_a_busy_and_an_idle_disk() -> None:
     assert set(runs) == {*SINK_ROWS, *figures}
     assert all(len(each) == 1 for each in (*runs.values(), resident_mib))
     assert all(runs[key][0] > 0 for key in runs if key.endswith("mb_per_s"))
+
+
+def test_the_machine_is_measured_by_work_that_never_changes() -> None:
+    taken = sample()
+    assert set(taken._fields) == {"python_ms", "copy_ms_per_mib", "file_ms"}
+    assert min(taken) > 0
 
 
 def test_a_client_waits_for_answers_that_come_late() -> None:
