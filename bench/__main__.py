@@ -7,6 +7,7 @@ not ours.
 
 import argparse
 import gc
+import itertools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -48,7 +49,7 @@ from bench.tiering.roll import run_roll
 from bench.tiering.spark_source import run_spark_source
 from bench.tiering.tables import run_tables
 from bench.tiering.typed import run_typed
-from bench.tools.machine import Sample, sample
+from bench.tools.machine import Sample, sample, stolen_share
 from bench.tools.report import RESULTS, Report
 from bench.transactions.transactions import run_transactions
 
@@ -137,9 +138,15 @@ def _report_machine(report: Report, samples: Sequence[Sample]) -> None:
         "copy_ms_per_mib": "the system: written to the page cache",
         "file_ms": "the disk: 16 KiB made, written, synced",
     }
-    for number, key in enumerate(Sample._fields):
-        runs = [taken[number] for taken in samples]
-        report.add_runs(f"machine_{key}", runs, "ms", note=notes[key])
+    for key, note in notes.items():
+        runs = [getattr(taken, key) for taken in samples]
+        report.add_runs(f"machine_{key}", runs, "ms", note=note)
+    shares = [stolen_share(*pair) for pair in itertools.pairwise(samples)]
+    report.add_runs(
+        "machine_stolen_share",
+        shares,
+        note="of the processor time that was wanted, in each group; other systems had it",
+    )
 
 
 def main() -> int:

@@ -1,8 +1,9 @@
 """How fast the machine is just now, by work that never changes and is not ours.
 
-Machines are shared: the same figure differs by a half from hour to hour. Ratios are made in one run
-and do not show it. Milliseconds and core-seconds do; those of two runs can be compared where this
-work took the same time in both. It is done before each group.
+Machines are shared: the same figure differs by a half from hour to hour, and a wait by four times.
+Ratios are made in one run and show less of it. Milliseconds and core-seconds of two runs can be
+compared where this work took the same time in both, and nothing was stolen. It is done before each
+group.
 """
 
 import json
@@ -12,6 +13,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
+
+import psutil
 
 from bench.tools.broker import fresh_directory
 
@@ -30,15 +33,28 @@ class Sample(NamedTuple):
     """The system: 32 MiB written to a new file, which is page cache, not disk."""
     file_ms: float
     """The disk: a file of 16 KiB made, written and synced."""
+    wanted_s: float
+    """Processor time that was used since the system started, and what it did not get."""
+    stolen_s: float
+    """The latter: other systems on the same host had it."""
+
+
+def stolen_share(before: Sample, after: Sample) -> float:
+    """What part of the processor time that was wanted between the two went to other systems."""
+    wanted_s = after.wanted_s - before.wanted_s
+    return (after.stolen_s - before.stolen_s) / wanted_s if wanted_s else 0.0
 
 
 def sample() -> Sample:
     """Takes half a second, on the disk that brokers of the bench are on."""
     with fresh_directory() as directory:
+        times = psutil.cpu_times()
         return Sample(
             python_ms=_median_ms(_interpret),
             copy_ms_per_mib=_copied_ms(directory) / (_COPIED_BYTES >> 20),
             file_ms=statistics.median(_files_ms(directory)),
+            wanted_s=sum(times[:3]) + times.irq + times.softirq + times.steal,
+            stolen_s=times.steal,
         )
 
 

@@ -14,7 +14,7 @@ from bench.speed.slopes import Point, measure_batches, measure_objects, slope
 from bench.speed.throughput import ROWS, SINK_ROWS, measure_produce
 from bench.speed.workers import measure_round
 from bench.tools.broker import BenchBroker
-from bench.tools.machine import sample
+from bench.tools.machine import sample, stolen_share
 from bench.tools.report import Report
 
 ROOT = Path(__file__).parents[3]
@@ -37,9 +37,11 @@ def test_every_producer_on_a_busy_and_an_idle_disk() -> None:
 
 
 def test_the_machine_is_measured_by_work_that_never_changes() -> None:
-    taken = sample()
-    assert set(taken._fields) == {"python_ms", "copy_ms_per_mib", "file_ms"}
-    assert min(taken) > 0
+    first = sample()
+    assert min(first[:3]) > 0
+    then = first._replace(wanted_s=first.wanted_s + 2.0, stolen_s=first.stolen_s + 0.5)
+    assert stolen_share(first, then) == pytest.approx(0.25)
+    assert stolen_share(first, first) == 0
 
 
 def test_a_client_waits_for_answers_that_come_late() -> None:
