@@ -1,4 +1,4 @@
-"""What the steps of a small object take when one thread makes them all, one behind the other.
+"""What the steps of an object take when one thread makes them all, one behind the other.
 
 From the requests as they were received to the bytes of their answers, with the broker's own code
 and on files of its own: decoding, checks, chunk, object, decision, metadata log, SQLite, answers.
@@ -36,18 +36,20 @@ from metadata.operations import CommitFile
 from metadata.records.records import encode_record
 from metadata.rules.commit import check_commit, decide_commits
 from metadata.state.speculative import SpeculativeView
-from wal.chunks.buffer import BufferPool, ChainBuilder
+from wal.chunks.buffer import BufferPool, ChainBuilder, FragmentChain
 from wal.chunks.chunk import PendingBatches, Waiting
 from wal.chunks.chunk_directory import ChunkDirectory
 from wal.chunks.object_notes import CommitJournal
 from wal.chunks.sealed_chunk import SealedChunk
-from wal.chunks.wal_object import FreshObjectBody
+from wal.chunks.uploader import PUT_AT_ONCE_BYTES_MAX
+from wal.chunks.wal_object import FreshObjectBody, WalObjectBody
 from wal.chunks.wal_settings import WalSettings
 from wal.chunks.write_loop import WriteLoop
 from wal.coordinates import TopicIdPartition
 from wal.fd_cache import FdCache
 from wal.inflation_budget import InflationBudget
 from wal.stores.file_store import BlockingFileStore
+from wal.stores.object_store import ObjectBody
 
 WARM_UP: Final = 100
 _VERSION: Final = 7
@@ -67,22 +69,30 @@ class _Collecting:
 
 
 def steps_ms(
-    directory: Path, *, objects: int, partitions: int, batch_bytes: int
+    directory: Path,
+    *,
+    objects: int,
+    partitions: int,
+    batch_bytes: int,
+    warm_up: int = WARM_UP,
 ) -> Mapping[str, float]:
-    """Milliseconds of processor time for an object, by step; a batch for each partition in it."""
-    return run(_measured(directory, objects, partitions, batch_bytes))
+    """Milliseconds of processor time for an object, by step; a batch for each partition in it.
+
+    It is that of `objects` behind `warm_up` others.
+    """
+    return run(_measured(directory, objects, partitions, batch_bytes, warm_up))
 
 
 async def _measured(
-    directory: Path, objects: int, partitions: int, batch_bytes: int
+    directory: Path, objects: int, partitions: int, batch_bytes: int, warm_up: int
 ) -> Mapping[str, float]:
     async with coordinating(directory / "metadata") as bed:
         steps = _Steps(directory, bed, await bed.topic(load.TOPIC, partitions))
         value = load.payload(batch_bytes)
         used_s: dict[str, float] = defaultdict(float)
         settle()
-        for sequence in range(WARM_UP + objects):
-            if sequence == WARM_UP:
+        for sequence in range(warm_up + objects):
+            if sequence == warm_up:
                 used_s.clear()
             records = batch(value, _PRODUCER_ID, sequence)
             bodies = [
@@ -142,6 +152,7 @@ class _Steps:
 
     def make(self, bodies: Sequence[bytes], used_s: dict[str, float]) -> None:
         """One object of these requests."""
+        frames = [self._received(body) for body in bodies]
         at = time.thread_time()
 
         def done(step: str) -> None:
@@ -150,7 +161,7 @@ class _Steps:
             used_s[step] += now - at
             at = now
 
-        asked = [self._appended(body) for body in bodies]
+        asked = [self._appended(frame) for frame in frames]
         pending, self._write_loop.given = self._write_loop.given, []
         done("decode, check")
         writer = self.directory.open_chunk()
@@ -160,7 +171,11 @@ class _Steps:
         )
         assert chunk is not None
         done("append, seal, lay out")
-        body = FreshObjectBody(chunk.plan, [some.payload for some in pending], chunk.data_path)
+        # As the uploader does.
+        body: ObjectBody = WalObjectBody(chunk, chunk.plan)
+        if chunk.data_bytes <= PUT_AT_ONCE_BYTES_MAX:
+            payloads = [some.payload for some in pending]
+            body = FreshObjectBody(chunk.plan, payloads, chunk.data_path)
         self._store.put(chunk.object_key, body, lambda: False)
         for some in pending:
             some.payload.release()
@@ -174,11 +189,19 @@ class _Steps:
         self.directory.mark_committed(chunk)
         done("mark")
 
-    def _appended(self, body: bytes) -> tuple[ProduceRequest, Any]:
+    def _received(self, body: bytes) -> FragmentChain:
+        """What a connection would have made of it."""
         builder = ChainBuilder(self._pool)
-        builder.writable(len(body))[: len(body)] = body
-        builder.commit(len(body))
-        frame = builder.take(len(body))
+        left = memoryview(body)
+        while left:
+            buffer = builder.writable(len(left))
+            count = min(len(buffer), len(left))
+            buffer[:count] = left[:count]
+            builder.commit(count)
+            left = left[count:]
+        return builder.take(len(body))
+
+    def _appended(self, frame: FragmentChain) -> tuple[ProduceRequest, Any]:
         asked = done_at_once(decode_request(_VERSION, frame, Reader(frame.views())))
         answer = done_at_once(
             self._manager.append(

@@ -8,7 +8,8 @@ and of several short runs the one that took least: beside other work, processor 
 The second figure is how often a thread of the broker stopped to wait: for another thread, the disk
 or the socket. The third is what a thread pays that does nothing but the durable work of such an
 object (`object_floor.py`); the fourth, what it pays for all of the broker's steps, without sockets
-and without other threads (`object_steps.py`).
+and without other threads (`object_steps.py`). The last is that of objects of five batches of 1 MB,
+which is a round of an idempotent producer that sends all it can.
 """
 
 import asyncio
@@ -31,6 +32,11 @@ ROUNDS: Final = 300
 WARM_UP_ROUNDS: Final = 100
 PARTITIONS: Final = 4
 BATCH_BYTES: Final = 15 << 10
+LARGE_BATCHES: Final = 5
+LARGE_BATCH_BYTES: Final = 1_000_000
+LARGE_OBJECTS: Final = 215
+"""A GiB. As many go before, and fill the chunk directory, so its files are written over."""
+GIB: Final = 1 << 30
 
 _PRODUCE: Final = 0
 _VERSION: Final = 7
@@ -70,6 +76,28 @@ def run_small_objects(report: Report) -> None:
     steps = min(_steps_of_runs(), key=lambda one: sum(one.values()))
     note = "; ".join(f"{name} {ms:.2f}" for name, ms in steps.items())
     report.add("small_object_steps_ms", sum(steps.values()), "ms", note=f"by one thread: {note}")
+    large = large_steps_s_per_gib(LARGE_OBJECTS)
+    note = "; ".join(f"{name} {seconds:.2f}" for name, seconds in large.items())
+    report.add(
+        "large_object_steps_core_s_per_gib",
+        sum(large.values()),
+        "core-s/GiB",
+        note=f"the same with {LARGE_BATCHES} batches of 1 MB: {note}",
+    )
+
+
+def large_steps_s_per_gib(objects: int) -> Mapping[str, float]:
+    """Processor time of a GiB's steps by one thread, by step, in objects of large batches."""
+    with fresh_directory() as directory:
+        steps = steps_ms(
+            directory,
+            objects=objects,
+            partitions=LARGE_BATCHES,
+            batch_bytes=LARGE_BATCH_BYTES,
+            warm_up=objects,
+        )
+    objects_per_gib = GIB / (LARGE_BATCHES * LARGE_BATCH_BYTES)
+    return {name: ms / 1e3 * objects_per_gib for name, ms in steps.items()}
 
 
 def _steps_of_runs() -> list[Mapping[str, float]]:

@@ -9,8 +9,10 @@ from bench.speed import client_limits
 from bench.speed.client_limits import measure_limits
 from bench.speed.latency import ACK_ROWS, ack_waits, raw_waits
 from bench.speed.object_floor import BATCH_BYTES, BATCHES, ObjectFloor
+from bench.speed.object_steps import steps_ms
 from bench.speed.puts import most_in_a_second, written_at
 from bench.speed.slopes import Point, measure_batches, measure_objects, slope
+from bench.speed.small_objects import large_steps_s_per_gib
 from bench.speed.throughput import ROWS, SINK_ROWS, measure_produce
 from bench.speed.workers import measure_round
 from bench.tools.broker import BenchBroker
@@ -34,6 +36,13 @@ def test_every_producer_on_a_busy_and_an_idle_disk() -> None:
     assert set(runs) == {*SINK_ROWS, *figures}
     assert all(len(each) == 1 for each in (*runs.values(), resident_mib))
     assert all(runs[key][0] > 0 for key in runs if key.endswith("mb_per_s"))
+
+
+def test_the_steps_of_small_and_large_objects_by_one_thread(tmp_path: Path) -> None:
+    small = steps_ms(tmp_path, objects=2, partitions=2, batch_bytes=1 << 10, warm_up=1)
+    large = large_steps_s_per_gib(1)
+    assert set(small) == set(large)
+    assert all(taken > 0 for taken in (*small.values(), *large.values()))
 
 
 def test_the_machine_is_measured_by_work_that_never_changes() -> None:
