@@ -2,10 +2,12 @@
 
 The server is the sink, which stores nothing and works on all requests at once; only its answers
 come late. So these are limits of the client and its protocol: but for what runs of one client
-differ, no broker whose acknowledgement takes as long does better. An idempotent librdkafka has five requests of one batch each under way, and
-with enough messages no more than one for each partition, so its throughput is what these carry in
-the time of an answer, and a record waits for a turn of its partition before it waits for its
-acknowledgement. A producer that is not idempotent has no such limit.
+differ, no broker whose acknowledgement takes as long does better.
+
+An idempotent librdkafka has five requests of one batch each under way, and with enough messages no
+more than one for each partition. So its throughput is what these carry in the time of an answer,
+and a record waits for a turn of its partition before it waits for its acknowledgement. A producer
+that is not idempotent has no such limit.
 """
 
 import statistics
