@@ -11,13 +11,13 @@ that is not idempotent has no such limit.
 """
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from bench.speed.latency import ACK_ROWS, AckRow
+from bench.speed.latency import ACK_ROWS
 from bench.speed.sink import sink
-from bench.speed.throughput import IDEMPOTENT, MANY, PARTITIONS, PLAIN, SINGLE, Row, topic_of
-from bench.tools.paced import paced_produce
+from bench.speed.throughput import IDEMPOTENT, MANY, PARTITIONS, PLAIN, SINGLE, topic_of
+from bench.tools.paced import RATE_BYTES_PER_S, settled_waits
 from bench.tools.report import Report
 
 ANSWER_MS: Final = (1, 2, 4)
@@ -63,44 +63,25 @@ def run_client_limits(report: Report) -> None:
     )
 
 
-def measure_limits(
-    answer_ms: float,
-    *,
-    rows: Sequence[Row] = ROWS,
-    paced_rows: Sequence[AckRow] = PACED_ROWS,
-    scale: float = 1.0,
-    paced_s: float = PACED_S,
-) -> Limits:
+def measure_limits(answer_ms: float, *, scale: float = 1.0, paced_s: float = PACED_S) -> Limits:
     """One time of answers; `scale` multiplies what the rows write."""
     mb_per_s: dict[str, float] = {}
-    for row in rows:
+    for row in ROWS:
         with sink(topic_of(row.partitions), row.partitions, answer_ms=answer_ms) as bootstrap:
             mb_per_s[row.name] = row.run(bootstrap, int((row.mib << 20) * scale)).mb_per_s
     p50_ms = {
-        row.name: least_ack_p50_ms(
-            answer_ms,
-            seconds=paced_s,
-            bytes_per_s=row.bytes_per_s,
-            idempotent=row.idempotent,
-        )
-        for row in paced_rows
+        row.name: least_ack_p50_ms(answer_ms, seconds=paced_s, bytes_per_s=row.bytes_per_s)
+        for row in PACED_ROWS
     }
     return Limits(mb_per_s, p50_ms)
 
 
 def least_ack_p50_ms(
-    answer_ms: float, *, seconds: float, bytes_per_s: float, idempotent: bool = True
+    answer_ms: float, *, seconds: float, bytes_per_s: float = RATE_BYTES_PER_S
 ) -> float:
-    """The median wait for acknowledgements that take `answer_ms`, whoever the broker is.
-
-    That of a new connection's first quarter does not count.
-    """
+    """An idempotent producer's median wait where acknowledgements take `answer_ms`."""
     with sink(topic_of(PARTITIONS), PARTITIONS, answer_ms=answer_ms) as bootstrap:
-        waits = paced_produce(
-            bootstrap,
-            partitions=PARTITIONS,
-            seconds=seconds,
-            bytes_per_s=bytes_per_s,
-            settings={"enable.idempotence": idempotent},
+        waits = settled_waits(
+            bootstrap, partitions=PARTITIONS, seconds=seconds, bytes_per_s=bytes_per_s
         )
-    return statistics.median(waits[len(waits) // 4 :])
+    return statistics.median(waits)

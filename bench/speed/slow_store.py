@@ -14,14 +14,14 @@ broker on this store has it wait for less.
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from bench.speed.client_limits import least_ack_p50_ms
 from bench.tools import load
-from bench.tools.broker import BenchBroker, fresh_directory
+from bench.tools.broker import fresh_directory
 from bench.tools.fixed_interval import fixed_interval
-from bench.tools.paced import paced_produce
+from bench.tools.paced import settled_waits
 from bench.tools.report import Report
 from bench.tools.s3_bed import BUCKET, S3Bed, s3_bed
 from bench.tools.slow_s3 import Delays
@@ -33,7 +33,6 @@ PARTITIONS: Final = 12
 RAW_PUTS: Final = 40
 RAW_BYTES: Final = 16 << 10
 PACED_S: Final = 8.0
-BYTES_PER_S: Final = 1 << 20
 EARLY_BYTES: Final = 192 << 20
 FIXED_BYTES: Final = 48 << 20
 SLACK_MS: Final = 10.0
@@ -85,9 +84,7 @@ def run_slow_store(report: Report) -> None:
             done()
             figures[log.name] = early, fixed
             answer_ms = log.least_puts * raw_ms
-            least_p50_ms[log.name] = least_ack_p50_ms(
-                answer_ms, seconds=PACED_S, bytes_per_s=BYTES_PER_S
-            )
+            least_p50_ms[log.name] = least_ack_p50_ms(answer_ms, seconds=PACED_S)
             done()
     report.add("slow_raw_put_ms", raw_ms, "ms", note="median, by boto3")
     for log in LOGS:
@@ -160,8 +157,9 @@ def measure(
     name = "diskless_wal_objects_committed_total"
     with fresh_directory() as directory, bed.broker(directory / "data", prefix, values) as broker:
         load.create_topic(broker.bootstrap, load.TOPIC, partitions)
-        plain = _settled_waits(broker, paced_s / 2, partitions, idempotent=False)
-        waits = _settled_waits(broker, paced_s, partitions, idempotent=True)
+        address = broker.bootstrap
+        plain = settled_waits(address, partitions=partitions, seconds=paced_s / 2, idempotent=False)
+        waits = settled_waits(address, partitions=partitions, seconds=paced_s)
         before = broker.metrics()[name]
         produced = load.produce(
             broker.bootstrap,
@@ -179,20 +177,6 @@ def measure(
         mb_per_s=produced.mb_per_s,
         puts_per_s=objects / produced.seconds,
     )
-
-
-def _settled_waits(
-    broker: BenchBroker, seconds: float, partitions: int, *, idempotent: bool
-) -> Sequence[float]:
-    """Milliseconds of acknowledgements, without those of a new connection's first quarter."""
-    waits = paced_produce(
-        broker.bootstrap,
-        partitions=partitions,
-        seconds=seconds,
-        bytes_per_s=BYTES_PER_S,
-        settings={"enable.idempotence": idempotent},
-    )
-    return waits[len(waits) // 4 :]
 
 
 def _counter(progress: Callable[[int, int], None], steps: int) -> Callable[[], None]:
