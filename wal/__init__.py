@@ -11,7 +11,8 @@ Folders, each importing only those above it:
 - `caches`: bytes of objects that were read lately, or will be soon
 - `segmented_log`: an append-only log on local files
 - `records`: one record batch: checked, opened, packed anew
-- `chunks`: from the socket into chunk files, and from there into WAL objects
+- `chunks`: receive buffers, chunk files and WAL objects: their formats, and what reads them
+- `write_path`: the tasks that bring batches into chunks, and chunks into the store
 - `staging`: WAL objects that others than brokers write
 
 What all of them use stands here. Doors: `clock`, `steady_clock` (never jumps ahead), `disk`,

@@ -41,15 +41,15 @@ from wal.chunks.chunk import PendingBatches, Waiting
 from wal.chunks.chunk_directory import ChunkDirectory
 from wal.chunks.object_notes import CommitJournal
 from wal.chunks.sealed_chunk import SealedChunk
-from wal.chunks.uploader import PUT_AT_ONCE_BYTES_MAX
 from wal.chunks.wal_object import FreshObjectBody, WalObjectBody
 from wal.chunks.wal_settings import WalSettings
-from wal.chunks.write_loop import WriteLoop
 from wal.coordinates import TopicIdPartition
 from wal.fd_cache import FdCache
 from wal.inflation_budget import InflationBudget
 from wal.stores.file_store import BlockingFileStore
 from wal.stores.object_store import ObjectBody
+from wal.write_path.early_puts import PUT_AT_ONCE_BYTES_MAX
+from wal.write_path.write_loop import WriteLoop
 
 WARM_UP: Final = 100
 _VERSION: Final = 7

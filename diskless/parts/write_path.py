@@ -21,12 +21,12 @@ from diskless.shared.chunk_notices import ChunkNotices
 from diskless.topics.noted_facts import NotedFacts
 from wal.chunks.chunk_directory import ChunkDirectory
 from wal.chunks.object_notes import CommitJournal
-from wal.chunks.seal_policy import Arrivals
 from wal.chunks.sealed_chunk import SealedChunk
-from wal.chunks.uploader import Uploader
-from wal.chunks.write_loop import WriteLoop
 from wal.disk import Disk
 from wal.errors import StorageFailed
+from wal.write_path.seal_policy import Arrivals
+from wal.write_path.uploader import Uploader
+from wal.write_path.write_loop import WriteLoop
 
 _DRAIN_TIMEOUT_S: Final = 30.0
 _TAKE_ATTEMPTS: Final = 5
@@ -90,7 +90,7 @@ class WritePath:
             arrivals=self.arrivals,
             under_way=lambda: self.uploader.under_way,
             is_behind=self.uploader.is_behind,
-            put_at_once=self.uploader.put_at_once,
+            puts=self.uploader.early,
         )
         self.uploader.listen(self.write_loop.look_again)
         self._clock = clock

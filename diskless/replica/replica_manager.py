@@ -52,7 +52,6 @@ from metadata.clients.coordinator_client import Coordinator
 from metadata.operations import BatchCommit, TopicDescription
 from wal.chunks.batch_rows import batch_name
 from wal.chunks.chunk import PendingBatches
-from wal.chunks.write_loop import WriteLoop
 from wal.clock import Clock
 from wal.columns import FEW_MAX
 from wal.coordinates import TopicIdPartition
@@ -60,6 +59,7 @@ from wal.errors import DisklessError, InvalidTopic, detached
 from wal.records.batch_validation import opens_records
 from wal.records.plain_batches import are_plain
 from wal.records.record_batch import TRANSACTIONAL_BIT
+from wal.write_path.write_loop import WriteLoop
 
 BATCHES_AT_ONCE: Final = 64
 """Batches of a request that are checked one by one between two yields: a millisecond."""

@@ -60,8 +60,8 @@ from diskless.server.shared import Shared
 from diskless.server.unread import UnreadCutter, unacknowledged_bytes
 from diskless.shared.connection_counts import ConnectionCounts
 from wal.chunks.buffer import BufferPool
-from wal.chunks.seal_policy import Arrivals
 from wal.clock import Clock
+from wal.write_path.seal_policy import Arrivals
 
 _SWEEP_INTERVAL_MAX_S: Final = 1.0
 

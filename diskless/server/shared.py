@@ -18,8 +18,8 @@ from diskless.server.response_budget import ResponseBudget
 from diskless.server.server_metrics import ServerMetrics
 from diskless.server.server_settings import ServerSettings
 from wal.chunks.buffer import BufferPool
-from wal.chunks.seal_policy import Arrivals
 from wal.clock import Clock
+from wal.write_path.seal_policy import Arrivals
 
 _Connection = TypeVar("_Connection")
 

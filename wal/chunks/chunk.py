@@ -246,6 +246,20 @@ class ChunkPaths(NamedTuple):
         return self.idx, self.data
 
 
+class PlacedGroup(NamedTuple):
+    """A group of batches on its way into a chunk."""
+
+    rows: bytes
+    """As they will be in the chunk."""
+    topic_ids: Mapping[bytes, UUID]
+    data: Sequence[memoryview]
+    data_end: int
+    """Where .data will end."""
+
+    def batches(self) -> ChunkBatches:
+        return ChunkBatches.of_bytes(self.rows, self.topic_ids)
+
+
 class ChunkWriter:
     """The open chunk: appends groups of batches to the two files. One thread at a time.
 
@@ -314,6 +328,10 @@ class ChunkWriter:
         Raises: AppendTooLarge, Overloaded (the chunk is as it was), StorageFailed (it takes no
         more appends; what was in it before stays good).
         """
+        self.write(self.place(group))
+
+    def place(self, group: Sequence[PendingBatches]) -> PlacedGroup:
+        """Where a group would lie. Raises as `append`."""
         if not self.is_appendable:
             raise StorageFailed(f"{self.paths.idx}: an earlier append failed")
         threshold = self.append_threshold
@@ -337,12 +355,16 @@ class ChunkWriter:
             data += pending.payload.views()
             rows.append(placed(pending.rows, offset))
             offset += size
-        content = b"".join(rows)
-        self._write(data, content)
-        self._rows.append(content)
-        self._topic_ids |= topic_ids
-        self.batch_count += len(content) // BATCH_ROW.size
-        self.data_bytes = offset
+        return PlacedGroup(b"".join(rows), topic_ids, data, offset)
+
+    def write(self, placed: PlacedGroup) -> None:
+        """Append what was placed with nothing appended since. Raises: StorageFailed."""
+        rows = placed.rows
+        self._write(placed.data, rows)
+        self._rows.append(rows)
+        self._topic_ids |= placed.topic_ids
+        self.batch_count += len(rows) // BATCH_ROW.size
+        self.data_bytes = placed.data_end
 
     def write_notes(self, notes: bytes) -> bool:
         """Write the notes behind the last batch; no append may follow. False: the disk refused.

@@ -52,7 +52,6 @@ from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
-from uuid import UUID
 
 import structlog
 
@@ -66,21 +65,14 @@ from wal.chunks.chunk import (
     encode_record,
     remove_files,
 )
-from wal.chunks.object_notes import (
-    CommitJournal,
-    CommitNote,
-    FloorsLookup,
-    ObjectNotes,
-    TopicFacts,
-    TopicLookup,
-    encode_notes,
-)
+from wal.chunks.laying_out import LaidOut, LayingOut
+from wal.chunks.object_notes import CommitJournal, FloorsLookup, TopicLookup
 from wal.chunks.quarantine import QUARANTINE, Quarantine, chunk_numbers
 from wal.chunks.sealed_chunk import ObjectMap, SealedChunk
 from wal.chunks.wal_object import ObjectLayout
 from wal.chunks.wal_settings import WalSettings
 from wal.clock import Clock
-from wal.coordinates import ObjectKey, TopicIdPartition
+from wal.coordinates import ObjectKey
 from wal.disk import SYSTEM_DISK, Disk, write_vectors
 from wal.errors import ChunkLost, CorruptChunk, DirectoryLost, StorageFailed
 from wal.fd_cache import FdCache, FdHandle
@@ -139,9 +131,7 @@ class ChunkDirectory:
         self._broker_id = broker_id
         self._lane = lane
         self._disk = disk
-        self._topics = topics
-        self._floors = floors
-        self._commits = commits or CommitJournal()
+        self.objects = LayingOut(topics, floors, commits)
         self._last_ulid: str | None = None
         self._lock = threading.Lock()
         self._chunks: dict[ObjectKey, SealedChunk] = {}
@@ -267,55 +257,44 @@ class ChunkDirectory:
             over_old=over_old,
         )
 
-    def seal(self, writer: ChunkWriter, waiting: Sequence[Waiting]) -> SealedChunk | None:
-        """Close an open chunk, lay out its object and make it findable.
+    def seal(
+        self, writer: ChunkWriter, waiting: Sequence[Waiting], laid_out: LaidOut | None = None
+    ) -> SealedChunk | None:
+        """Close an open chunk, lay out its object, if it is not, and make it findable.
 
-        None (and no files) if it has no batch. Raises: ChunkLost when somebody deleted its files;
+        None (and no files) if it has no batch. Notes that the disk refuses are not in the object
+        either, whose plan is another one then. Raises: ChunkLost when somebody deleted its files;
         what is left of them is removed.
         """
         is_lost = bool(writer.batch_count) and not os.path.exists(writer.paths.data)
         if not writer.batch_count or is_lost:
+            if laid_out is not None:
+                self.objects.give_back(laid_out)
             writer.close()
             remove_files(self._disk, writer.paths)
             if is_lost:
                 raise ChunkLost(f"{writer.paths.data}: deleted before it was sealed")
             return None
-        batches = writer.batches()
-        layout = ObjectLayout.of(batches)
-        commits = self._commits.take()
-        notes = self._notes_of(layout.extents.partitions, commits)
-        if notes and not writer.write_notes(notes):
-            self._commits.give_back(commits)
-            notes = b""
+        if laid_out is None:
+            laid_out = self.objects.lay_out(writer.identity, writer.batches())
+        if laid_out.notes and not writer.write_notes(laid_out.notes):
+            laid_out = self.objects.give_back(laid_out)
         writer.close()
         chunk = SealedChunk(
             self._open_data,
             self._lock,
             writer.paths,
             writer.identity,
-            batches,
+            laid_out.batches,
             waiting=waiting,
             data_bytes=writer.data_bytes,
             index_bytes=writer.index_bytes,
-            notes=notes,
-            plan=layout.plan(writer.identity, notes),
+            notes=laid_out.notes,
+            plan=laid_out.plan,
         )
         with self._lock:
             self._chunks[chunk.object_key] = chunk
         return chunk
-
-    def _notes_of(
-        self, partitions: Sequence[TopicIdPartition], commits: Sequence[CommitNote]
-    ) -> bytes:
-        """The notes of an object with these partitions, which are in its order."""
-        topics: dict[UUID, TopicFacts] = {}
-        if self._topics is not None:
-            for topic_id in dict.fromkeys(partition.topic_id for partition in partitions):
-                facts = self._topics(topic_id)
-                if facts is not None:
-                    topics[topic_id] = facts
-        floors = () if self._floors is None else self._floors(partitions)
-        return encode_notes(ObjectNotes(topics, commits, floors))
 
     def locate(self, object_key: ObjectKey) -> SealedChunk | None:
         """The chunk that became (or becomes) this object, while it is kept here."""
@@ -426,7 +405,7 @@ class ChunkDirectory:
 
         With the length of .idx behind them.
         """
-        notes = self._notes_of(ObjectLayout.of(scan.batches).extents.partitions, ())
+        notes = self.objects.notes_of(ObjectLayout.of(scan.batches).extents.partitions)
         if notes:
             record = encode_record(
                 scan.identity.salt_crc, NOTES, len(scan.batches), scan.data_bytes, notes

@@ -16,7 +16,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Protocol, Self
 
 import structlog
 
@@ -49,6 +49,14 @@ times a second would fill memory long before they fill the disk that the cache m
 CACHED_BATCH_BYTES: Final = 16
 
 _NO_BATCHES: Final = ChunkBatches.of(())
+
+
+class EarlyPut(Protocol):
+    """A put of a chunk's object that was begun before the chunk was sealed."""
+
+    async def has_stored(self) -> bool:
+        """Whether the object is in the store; waits for the end of it."""
+        ...
 
 
 class CommitRecord(NamedTuple):
@@ -130,6 +138,7 @@ class SealedChunk:
         self.is_committed = False
         self.is_stored = False
         """Whether its object was put by the thread that sealed it."""
+        self.early_put: EarlyPut | None = None
         self._open_data = open_data
         self._books = books
         self._batches = batches

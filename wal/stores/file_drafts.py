@@ -156,6 +156,16 @@ class Drafts:
                 raise unavailable(key, error) from error
 
 
+def no_directory(url: str, error: OSError) -> ObjectStoreUnavailable:
+    """What it means that the store's own directories cannot be made, read or written."""
+    in_the_way = isinstance(error, (FileExistsError, NotADirectoryError))
+    if in_the_way or error.errno in REFUSALS:
+        return ObjectStoreRefused(
+            f"object store {url}: {error}; it must be a directory that this user may write to"
+        )
+    return ObjectStoreUnavailable(f"object store {url}: {error}")
+
+
 def unavailable(key: str, error: OSError) -> DisklessError:
     """Returns what a failure means when the object certainly has no name yet.
 

@@ -54,14 +54,13 @@ from wal.errors import (
     DisklessError,
     ObjectExists,
     ObjectNotFound,
-    ObjectStoreRefused,
     ObjectStoreUnavailable,
     Rejected,
     UploadOutcomeUnknown,
 )
 from wal.fd_cache import FdCache
 from wal.settings import setting
-from wal.stores.file_drafts import REFUSALS, Drafts, discard, same_content, unavailable
+from wal.stores.file_drafts import Drafts, discard, no_directory, same_content, unavailable
 from wal.stores.object_store import (
     STAGING_DIRECTORY,
     ObjectBody,
@@ -154,7 +153,7 @@ class BlockingFileStore:
             os.makedirs(self._root, exist_ok=True)
             self._drafts.remove_abandoned()
         except OSError as error:
-            raise _no_directory(self.url, error) from error
+            raise no_directory(self.url, error) from error
 
     def close(self) -> None:
         """Close cached files and give up the staging directory; no put may be running."""
@@ -169,12 +168,17 @@ class BlockingFileStore:
         self.close()
 
     def put(
-        self, key: ObjectKey, body: ObjectBody, abandoned: Callable[[], bool] = lambda: False
+        self,
+        key: ObjectKey,
+        body: ObjectBody,
+        abandoned: Callable[[], bool] = lambda: False,
+        before_name: Callable[[], None] = lambda: None,
     ) -> None:
         """Store `body` under `key`; see `ObjectStore.put` for the promise and the errors.
 
         `abandoned` is asked between fragments and before the object gets its name; when it says
         so, or when the deadline has passed, nothing is stored and ObjectStoreUnavailable is raised.
+        `before_name`: see `ThreadPuts`.
         """
         path = self._path(key)
         deadline = self._clock.monotonic() + self._settings.deadline_ms / 1000
@@ -191,7 +195,7 @@ class BlockingFileStore:
         try:
             self._drafts.open()
         except OSError as error:
-            raise _no_directory(self.url, error) from error
+            raise no_directory(self.url, error) from error
         try:
             self._ensure_directory(os.path.dirname(path))
         except OSError as error:
@@ -199,6 +203,7 @@ class BlockingFileStore:
         draft = self._drafts.new_path()
         try:
             self._drafts.write(key, draft, body, check_in_time)
+            before_name()
             check_in_time()
             self._publish(key, draft, path)
         finally:
@@ -426,10 +431,14 @@ class FileStore:
         self._counters.put_bytes += body.length_bytes
 
     def put_in_thread(
-        self, key: ObjectKey, body: ObjectBody, abandoned: Callable[[], bool]
+        self,
+        key: ObjectKey,
+        body: ObjectBody,
+        abandoned: Callable[[], bool],
+        before_name: Callable[[], None],
     ) -> None:
         """See `ThreadPuts`."""
-        self._blocking.put(key, body, abandoned)
+        self._blocking.put(key, body, abandoned, before_name)
 
     def put_noted(self, length_bytes: int) -> None:
         """See `ThreadPuts`."""
@@ -482,16 +491,6 @@ class FileStore:
         except DisklessError:
             self._counters.errors += 1
             raise
-
-
-def _no_directory(url: str, error: OSError) -> ObjectStoreUnavailable:
-    """What it means that the store's own directories cannot be made, read or written."""
-    in_the_way = isinstance(error, (FileExistsError, NotADirectoryError))
-    if in_the_way or error.errno in REFUSALS:
-        return ObjectStoreRefused(
-            f"object store {url}: {error}; it must be a directory that this user may write to"
-        )
-    return ObjectStoreUnavailable(f"object store {url}: {error}")
 
 
 def _raise_read_error(key: str, error: OSError) -> NoReturn:

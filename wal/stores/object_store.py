@@ -211,9 +211,16 @@ class ThreadPuts(Protocol):
     """A store that also takes a put of who has a thread already: one hand-over less."""
 
     def put_in_thread(
-        self, key: ObjectKey, body: ObjectBody, abandoned: Callable[[], bool]
+        self,
+        key: ObjectKey,
+        body: ObjectBody,
+        abandoned: Callable[[], bool],
+        before_name: Callable[[], None],
     ) -> None:
         """`ObjectStore.put`, blocking; ObjectStoreUnavailable too when `abandoned` says so.
+
+        `before_name` may block. It is called when all of the object is durable and before anybody
+        can find it, and `abandoned` is asked once more behind it.
 
         Nothing is counted: `put_noted` does so, on the event loop, for those that succeeded. What
         failed is put again by `put`.

@@ -101,11 +101,15 @@ class ObservedStore:
         return None if self._thread_puts is None else self
 
     def put_in_thread(
-        self, key: ObjectKey, body: ObjectBody, abandoned: Callable[[], bool]
+        self,
+        key: ObjectKey,
+        body: ObjectBody,
+        abandoned: Callable[[], bool],
+        before_name: Callable[[], None],
     ) -> None:
         """See `ThreadPuts`."""
         assert self._thread_puts is not None
-        self._thread_puts.put_in_thread(key, body, abandoned)
+        self._thread_puts.put_in_thread(key, body, abandoned, before_name)
 
     def put_noted(self, length_bytes: int) -> None:
         """See `ThreadPuts`."""

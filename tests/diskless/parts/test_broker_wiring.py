@@ -20,8 +20,8 @@ from tests.support.brokers.live_broker import LiveBroker, until
 from tests.support.loops.until import until as until_on_loop
 from tests.support.questions.kafka_raw_client import RawClient, a_batch, frame, produce_frame
 from tests.support.security.certificates import Certificates
-from wal.chunks.uploader import Uploader
 from wal.chunks.wal_settings import for_directory
+from wal.write_path.uploader import Uploader
 
 FIRST, FEW, ASKING = range(3)
 """The listeners."""
@@ -103,11 +103,11 @@ def test_the_write_loop_goes_by_what_the_uploader_does(
 ) -> None:
     loop, uploader = broker.broker.writes.write_loop, broker.broker.writes.uploader
     assert loop._is_behind == uploader.is_behind
-    assert loop._put_at_once == uploader.put_at_once
+    assert loop._puts is uploader.early
     assert uploader._on_progress == loop.look_again
     monkeypatch.setattr(Uploader, "under_way", 7)
     assert loop._under_way() == 7
-    assert uploader._thread_puts is broker.broker.storage.store.thread_puts is not None
+    assert uploader.early._puts is broker.broker.storage.store.thread_puts is not None
 
 
 def test_a_listener_has_limits_of_its_own(broker: LiveBroker) -> None:
@@ -136,7 +136,7 @@ def test_the_http_port_has_the_rate_of_handshakes_that_listeners_have(broker: Li
 def test_objects_note_how_far_logs_reach(broker: LiveBroker) -> None:
     """Else a rebuild from objects alone could give an offset to two records."""
     directory = broker.broker.writes.directory
-    assert getattr(directory._floors, "__func__", None) is NotedFacts.floors
+    assert getattr(directory.objects._floors, "__func__", None) is NotedFacts.floors
 
 
 async def test_members_that_wait_are_answered_before_a_stop_waits_for_them(tmp_path: Path) -> None:

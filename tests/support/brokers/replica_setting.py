@@ -26,13 +26,13 @@ from tests.support.coordinators.coordinator_bench import MemoryMetadataLog
 from tests.support.transactions.held_numbers import HeldNumbers
 from wal.chunks.batch_rows import row_of_batch
 from wal.chunks.buffer import BufferPool
-from wal.chunks.write_loop import PendingBatches, WriteLoop
 from wal.clock import ManualClock
 from wal.coordinates import ByteOffset, ObjectKey, Offset, TopicIdPartition
 from wal.errors import DisklessError, OffsetOutOfRange
 from wal.inflation_budget import InflationBudget
 from wal.records.batch_preparation import BatchWork, NeededWork, PreparedBatch
 from wal.records.record_batch import BatchHeader, parse_header
+from wal.write_path.write_loop import PendingBatches, WriteLoop
 
 NOW_MS = 1_704_067_200_000
 TOPIC = ops.TopicDescription(topic_id=UUID(int=1), name="t", partition_count=3)

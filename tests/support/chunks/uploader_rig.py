@@ -17,12 +17,12 @@ from tests.support.chunks.write_path import (
     sealed,
 )
 from wal.chunks.sealed_chunk import SealedChunk
-from wal.chunks.uploader import Uploader
 from wal.chunks.wal_settings import WalSettings
 from wal.clock import ManualClock
 from wal.coordinates import ObjectKey
 from wal.stores.memory_store import MemoryStore
 from wal.stores.object_store import ObjectBody
+from wal.write_path.uploader import Uploader
 
 BATCH = batch_bytes(b"x" * 439)
 

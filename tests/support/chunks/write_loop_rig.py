@@ -19,11 +19,11 @@ from tests.support.chunks.write_path import (
 )
 from wal.chunks.buffer import BufferPool
 from wal.chunks.chunk_directory import ChunkDirectory
-from wal.chunks.seal_policy import Arrivals
 from wal.chunks.sealed_chunk import SealedChunk
 from wal.chunks.wal_settings import WalSettings
-from wal.chunks.write_loop import PendingBatches, WriteLoop
 from wal.clock import Clock, SystemClock
+from wal.write_path.seal_policy import Arrivals
+from wal.write_path.write_loop import PendingBatches, WriteLoop
 
 BATCH = batch_bytes(b"x" * 439)
 assert len(BATCH) == 500

@@ -25,8 +25,8 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from tests.support.loops.virtual_loop import run_in_virtual_time
-from wal.chunks.seal_policy import Arrivals, OpenChunk, SealPolicy
 from wal.chunks.wal_settings import WalSettings
+from wal.write_path.seal_policy import Arrivals, OpenChunk, SealPolicy
 
 PUT_S = 0.03
 BYTES_PER_S = 80e6

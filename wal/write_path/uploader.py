@@ -11,10 +11,8 @@ chunks that were answered are put away (marked, deleted, quarantined) beside lat
 (`wal.buffer.max.bytes`, each batch charged a little more than its bytes). Bodies are read from the
 chunk files, so an outage of the store fills a local disk up to that limit, and no memory.
 
-Where the store takes puts in a thread, a small chunk is put by the one that sealed it while nothing
-else is under way (`put_at_once`): a hand-over less, and what is appended meanwhile would only wait
-for this chunk. Where all of it came in one append, its batches are still in memory and are not read
-back. If that fails, it is uploaded like any other.
+A chunk that nothing is under way before may be in the store when it comes, or on the way to it
+(wal/write_path/early_puts.py).
 
 What happens to a chunk:
 
@@ -49,10 +47,9 @@ from typing import Final, NamedTuple, Protocol
 
 import structlog
 
-from wal.chunks.buffer import FragmentChain
 from wal.chunks.chunk_directory import ChunkDirectory
 from wal.chunks.sealed_chunk import SealedChunk, find_damaged
-from wal.chunks.wal_object import FreshObjectBody, WalObjectBody
+from wal.chunks.wal_object import WalObjectBody
 from wal.chunks.wal_settings import WalSettings
 from wal.clock import Clock
 from wal.errors import (
@@ -65,9 +62,10 @@ from wal.errors import (
     StorageFailed,
 )
 from wal.failpoint import FailpointError, failpoint
-from wal.stores.object_store import ObjectBody, ObjectStore, ThreadPuts
+from wal.stores.object_store import ObjectStore, ThreadPuts
 from wal.stores.second_puts import SecondPuts
 from wal.worker_threads import WorkerThreads
+from wal.write_path.early_puts import PUT_AT_ONCE_BYTES_MAX, EarlyPuts
 
 log = structlog.get_logger(__name__)
 
@@ -77,8 +75,6 @@ _BACKOFF_DOUBLINGS_MAX: Final = 20
 
 CHUNKS_PER_COMMIT_MAX: Final = 16
 """Stored chunks that are committed together."""
-PUT_AT_ONCE_BYTES_MAX: Final = 256 << 10
-"""A larger chunk takes its time to be written: more is appended beside that."""
 BATCHES_PER_COMMIT_MAX: Final = 4_000
 """Batches of theirs; a chunk with more is committed alone."""
 
@@ -166,11 +162,11 @@ class Uploader:
         self._clock = clock
         self._rng = rng
         self._committer = committer
-        self._thread_puts = thread_puts
         # Every chunk that was submitted and is not answered is in the lane; those that no upload
         # task took yet are also in the second queue, and those whose files are still to be put
         # away in `_settled`. All are bounded by `submit`.
         self._lane: deque[_Entry] = deque()
+        self.early = EarlyPuts(thread_puts, under_way=lambda: len(self._lane))
         self._to_upload: asyncio.Queue[_Entry] = asyncio.Queue()
         self._settled: list[_Settled] = []
         self._has_settled = asyncio.Event()
@@ -214,39 +210,11 @@ class Uploader:
         self._waiting_chunks += 1
         self._submitted.set()
         if chunk.is_stored:
-            assert self._thread_puts is not None
-            self._thread_puts.put_noted(chunk.plan.object_bytes)
+            self.early.noted(chunk.plan)
             self._uploaded(chunk)
             entry.uploaded.set_result(None)
         else:
             self._to_upload.put_nowait(entry)
-
-    def put_at_once(
-        self,
-        chunk: SealedChunk,
-        abandoned: Callable[[], bool],
-        payloads: Sequence[FragmentChain] = (),
-    ) -> None:
-        """Store a small chunk before `submit` if nothing is under way; blocks its thread.
-
-        `payloads` are its batches in arrival order, where all of them are in memory still.
-        """
-        puts = self._thread_puts
-        if puts is None or self._lane or chunk.data_bytes > PUT_AT_ONCE_BYTES_MAX:
-            return
-        failpoint("upload.before_put")
-        plan = chunk.plan
-        body: ObjectBody = WalObjectBody(chunk, plan)
-        if payloads:
-            body = FreshObjectBody(plan, payloads, chunk.data_path)
-        try:
-            puts.put_in_thread(chunk.object_key, body, abandoned)
-        except FailpointError:
-            raise
-        except DisklessError as error:
-            log.warning("not put at once", object_key=chunk.object_key, error=str(error))
-        else:
-            chunk.is_stored = True
 
     def listen(self, on_progress: Callable[[int, int], None]) -> None:
         """Call this with the numbers of batches and of chunks that were answered, each time."""
@@ -305,6 +273,7 @@ class Uploader:
             if self._settled:
                 await self._threads.run(partial(self._put_away, self._settled))
             await self._threads.close()
+            await self.early.close()
             await self._abandon_rest()
 
     async def _upload_chunks(self) -> None:
@@ -314,6 +283,10 @@ class Uploader:
 
     async def _upload(self, chunk: SealedChunk) -> DisklessError | None:
         """Put the chunk's object; returns the error for which the chunk must be abandoned."""
+        if chunk.early_put is not None and await chunk.early_put.has_stored():
+            self.early.noted(chunk.plan)
+            self._uploaded(chunk)
+            return None
         if not chunk.is_planned:
             # A recovered one. Laying out many small batches takes time that the loop must not lose.
             await self._threads.run(lambda: chunk.plan)

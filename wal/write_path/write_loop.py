@@ -3,7 +3,7 @@
 The produce path calls `append_nowait` with the batches of one request; the broker runs `run()` in
 its TaskGroup. Per turn the loop drains what is queued into one grouped append (two system calls,
 in its own thread), releases the buffers, and seals the chunk when the policy says so
-(wal/chunks/seal_policy.py): a chunk that can be sealed at once is sealed on the same way to the
+(wal/write_path/seal_policy.py): a chunk that can be sealed at once is sealed on the same way to the
 thread. It asks again after each append, when `look_again` is called (an earlier chunk got its
 answer), and at the time that the policy gave. A sealed chunk is handed to `on_sealed`, the
 uploader's `submit`, which waits while the uploader has its fill: that is the back pressure.
@@ -39,10 +39,8 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from wal.chunks.buffer import FragmentChain
-from wal.chunks.chunk import ChunkWriter, PendingBatches, Waiting
+from wal.chunks.chunk import ChunkWriter, PendingBatches
 from wal.chunks.chunk_directory import ChunkDirectory
-from wal.chunks.seal_policy import Arrivals, OpenChunk, SealPolicy
 from wal.chunks.sealed_chunk import BATCH_OVERHEAD_BYTES, SealedChunk
 from wal.chunks.wal_settings import WalSettings
 from wal.clock import Clock
@@ -57,6 +55,9 @@ from wal.errors import (
 )
 from wal.failpoint import failpoint
 from wal.worker_threads import WorkerThreads
+from wal.write_path.chunk_thread import ChunkThread, NoPuts, Puts, Written
+from wal.write_path.early_puts import PutBeside
+from wal.write_path.seal_policy import Arrivals, OpenChunk, SealPolicy
 
 __all__ = ["PendingBatches", "WriteLoop", "WriteLoopStatistics"]
 
@@ -64,7 +65,6 @@ log = structlog.get_logger(__name__)
 
 OnSealed = Callable[[SealedChunk], Awaitable[None]]
 OnAppended = Callable[[Sequence[PendingBatches]], None]
-PutAtOnce = Callable[[SealedChunk, Callable[[], bool], Sequence[FragmentChain]], None]
 OnFailed = Callable[[Sequence[PendingBatches], DisklessError], None]
 
 _TIMER_S_MIN: Final = 1e-3
@@ -98,20 +98,6 @@ class _Group(NamedTuple):
 _NOTHING: Final = _Group()
 
 
-class _Written(NamedTuple):
-    """What one way to the thread brought."""
-
-    writer: ChunkWriter | None
-    """The open chunk; None after it was sealed."""
-    is_appended: bool
-    chunk: SealedChunk | None
-    """The sealed one, if anything was in it."""
-    refused: DisklessError | None
-    """Why the disk did not take the append."""
-    error: BaseException | None
-    """Any other failure, of the append or of the sealing."""
-
-
 class WriteLoop:
     """Appends to the open chunk; see the module's text."""
 
@@ -127,14 +113,13 @@ class WriteLoop:
         arrivals: Arrivals | None = None,
         under_way: Callable[[], int] = lambda: 0,
         is_behind: Callable[[], bool] = lambda: False,
-        put_at_once: PutAtOnce = lambda *_: None,
+        puts: Puts | None = None,
     ) -> None:
         """`on_failed` and `on_appended` are called on the event loop and must not raise.
 
-        `under_way`, `is_behind` and `put_at_once` are the uploader's, whose progress `look_again`
-        hears of. The last is called in the loop's thread.
+        `under_way`, `is_behind` and `puts`, which are early, are the uploader's, whose progress
+        `look_again` hears of.
         """
-        self._directory = directory
         self._settings = settings
         self._clock = clock
         self._on_sealed = on_sealed
@@ -143,7 +128,8 @@ class WriteLoop:
         self._under_way = under_way
         self._is_behind = is_behind
         self._is_cancelled = False
-        self._put_at_once = put_at_once
+        self._puts = puts or NoPuts()
+        self._blocking = ChunkThread(directory, self._puts, is_cancelled=lambda: self._is_cancelled)
         self._policy = SealPolicy(settings, arrivals or Arrivals())
         self._queue: deque[_Group] = deque()
         self._queued_bytes = 0
@@ -368,13 +354,18 @@ class WriteLoop:
     async def _write(self, thread: WorkerThreads, group: _Group, *, seals: bool) -> None:
         """Append `group`, and with `seals` seal the chunk and hand it over."""
         started, data_bytes = self._clock.monotonic(), group.data_bytes
-        if self._writer is None:
+        writer = self._writer
+        put: PutBeside | None = None
+        if writer is None:
             self._opened_at = started
+            if seals:
+                put = self._puts.beside(group.batch_count, data_bytes)
         else:
-            data_bytes += self._writer.data_bytes
+            data_bytes += writer.data_bytes
         if seals:
             self._policy.sealed(started, data_bytes)
-        job = thread.begin(lambda: self._in_thread(group.batches, seals))
+        write, earlier = self._blocking.write, self._writer_batches
+        job = thread.begin(lambda: write(writer, earlier, group.batches, seals=seals, put=put))
         cancelled: asyncio.CancelledError | None = None
         try:
             written = await job.ended()
@@ -390,36 +381,7 @@ class WriteLoop:
         elif error is not None:
             raise error
 
-    def _in_thread(self, group: Sequence[PendingBatches], seals: bool) -> _Written:
-        """Append `group`, then seal; runs in the loop's thread and never raises."""
-        writer = self._writer
-        chunk: SealedChunk | None = None
-        refused: DisklessError | None = None
-        is_appended = False
-        try:
-            if group:
-                try:
-                    writer = _append_to(writer, self._directory, group)
-                except (StorageFailed, Overloaded, AppendTooLarge) as error:
-                    refused = error
-                else:
-                    is_appended = True
-                    failpoint("chunk.after_append")
-            if seals and writer is not None:
-                batches = [*self._writer_batches, *(group if is_appended else ())]
-                # The payloads of earlier appends were released.
-                is_fresh = not self._writer_batches
-                sealing, writer = writer, None
-                waiting = [Waiting(some.token, some.batch_count) for some in batches]
-                chunk = self._directory.seal(sealing, waiting)
-                if chunk is not None:
-                    payloads = [batch.payload for batch in batches] if is_fresh else ()
-                    self._put_at_once(chunk, lambda: self._is_cancelled, payloads)
-        except BaseException as error:
-            return _Written(writer, is_appended, None, refused, error)
-        return _Written(writer, is_appended, chunk, refused, None)
-
-    def _settle(self, group: _Group, written: _Written) -> None:
+    def _settle(self, group: _Group, written: Written) -> None:
         """Each batch of an append is in the open chunk, or has failed."""
         batches = group.batches
         if written.is_appended:
@@ -478,20 +440,6 @@ class WriteLoop:
             if not future.done():
                 future.set_exception(StorageFailed("the write loop has ended"))
         self._flushes = []
-
-
-def _append_to(
-    writer: ChunkWriter | None, directory: ChunkDirectory, group: Sequence[PendingBatches]
-) -> ChunkWriter:
-    """Append to the open chunk, or to a new one, which is not left behind when that fails."""
-    opened = writer or directory.open_chunk()
-    try:
-        opened.append(group)
-    except BaseException:
-        if writer is None:
-            directory.seal(opened, ())  # Nothing is in it: this removes its files.
-        raise
-    return opened
 
 
 def _stopped() -> CommitOutcomeUnknown:

@@ -21,10 +21,10 @@ from tests.support.chunks.write_path import (
 )
 from wal.chunks.buffer import BufferPool
 from wal.chunks.sealed_chunk import BATCH_OVERHEAD_BYTES
-from wal.chunks.write_loop import PendingBatches
 from wal.clock import ManualClock
 from wal.errors import AppendTooLarge, CorruptBatch, DisklessError, Overloaded, StorageFailed
 from wal.failpoint import FailpointError, arm
+from wal.write_path.write_loop import PendingBatches
 
 
 async def test_batches_keep_the_order_of_the_calls(tmp_path: Path) -> None:

@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 
 from tests.support.chunks.write_path import SETTINGS
-from wal.chunks.seal_policy import (
+from wal.chunks.wal_settings import WalSettings, for_directory
+from wal.clock import ManualClock
+from wal.write_path.seal_policy import (
     ANSWERED_S,
     ANSWERED_S_MAX,
     QUIET_S,
@@ -17,8 +19,6 @@ from wal.chunks.seal_policy import (
     SealPolicy,
     awaited_s,
 )
-from wal.chunks.wal_settings import WalSettings, for_directory
-from wal.clock import ManualClock
 
 INTERVAL_S = 0.25
 EARLY = WalSettings(commit_early_bytes=1000, commit_early_chunks=2, puts_per_second_max=100_000)

@@ -1,4 +1,7 @@
-"""A small chunk is put by the thread that sealed it, and uploaded like any other if that fails."""
+"""A small chunk is put by the thread that sealed it, and uploaded like any other if that fails.
+
+One of few large batches is put beside its writing: tests/wal/write_path/test_puts_beside.py.
+"""
 
 import asyncio
 import random
@@ -26,21 +29,42 @@ from tests.support.chunks.write_path import (
 )
 from wal.chunks.buffer import BufferPool, FragmentChain
 from wal.chunks.sealed_chunk import SealedChunk
-from wal.chunks.uploader import PUT_AT_ONCE_BYTES_MAX, Uploader
 from wal.chunks.wal_object import FreshObjectBody, WalObjectBody
-from wal.chunks.write_loop import WriteLoop
 from wal.clock import SystemClock
 from wal.coordinates import ObjectKey
 from wal.errors import CorruptChunk, ObjectStoreUnavailable
 from wal.failpoint import FailpointError, arm
 from wal.stores.file_store import FileStore
 from wal.stores.observed_store import ObservedStore, StoreReach
+from wal.write_path.early_puts import PUT_AT_ONCE_BYTES_MAX, PutBeside
+from wal.write_path.uploader import Uploader
+from wal.write_path.write_loop import WriteLoop
 
 OTHER = batch_bytes(b"y" * 200)
 
 
 def never() -> bool:
     return False
+
+
+class AtOnce:
+    """Early puts that call `put` for each chunk that the write loop's thread sealed."""
+
+    def __init__(
+        self, put: Callable[[SealedChunk, Callable[[], bool], Sequence[FragmentChain]], None]
+    ) -> None:
+        self._put = put
+
+    def at_once(
+        self,
+        chunk: SealedChunk,
+        abandoned: Callable[[], bool],
+        payloads: Sequence[FragmentChain] = (),
+    ) -> None:
+        self._put(chunk, abandoned, payloads)
+
+    def beside(self, batch_count: int, data_bytes: int) -> PutBeside | None:
+        return None
 
 
 class DirectoryRig(Rig):
@@ -62,7 +86,7 @@ class DirectoryRig(Rig):
         )
 
     async def put_at_once(self, chunk: SealedChunk) -> None:
-        await asyncio.to_thread(self.uploader.put_at_once, chunk, never)
+        await asyncio.to_thread(self.uploader.early.at_once, chunk, never)
 
 
 @asynccontextmanager
@@ -95,7 +119,7 @@ async def test_nothing_is_put_at_once_behind_another_chunk(tmp_path: Path) -> No
     async with running_rig(tmp_path) as rig:
         first, second = rig.chunk(), rig.chunk()
         await rig.uploader.submit(first)
-        rig.uploader.put_at_once(second, never)  # No turn of the loop since: the first is there.
+        rig.uploader.early.at_once(second, never)  # No turn of the loop since: the first is there.
         assert not second.is_stored
         await rig.uploader.submit(second)
         assert await rig.uploader.drain(60)
@@ -116,7 +140,7 @@ async def test_a_store_that_wants_the_event_loop_is_not_asked(tmp_path: Path) ->
     assert ObservedStore(rig.store, StoreReach("", clock=rig.clock)).thread_puts is None
     async with running(rig):
         chunk = rig.chunk()
-        rig.uploader.put_at_once(chunk, never)
+        rig.uploader.early.at_once(chunk, never)
         assert not chunk.is_stored
         await rig.uploader.submit(chunk)
         await until(lambda: chunk.is_committed)
@@ -143,7 +167,7 @@ async def test_what_could_not_be_put_at_once_is_uploaded(
 async def test_a_put_that_nobody_waits_for_any_more_stores_nothing(tmp_path: Path) -> None:
     async with running_rig(tmp_path) as rig:
         chunk = rig.chunk()
-        await asyncio.to_thread(rig.uploader.put_at_once, chunk, lambda: True)
+        await asyncio.to_thread(rig.uploader.early.at_once, chunk, lambda: True)
         assert not chunk.is_stored
         await rig.uploader.submit(chunk)
         assert await rig.uploader.drain(60)
@@ -188,7 +212,7 @@ async def test_the_write_loop_puts_in_its_thread_and_hands_over_afterwards(tmp_p
         clock=SystemClock(),
         on_sealed=take,
         on_failed=outcomes.failed,
-        put_at_once=put,
+        puts=AtOnce(put),
     )
     running_loop = asyncio.create_task(loop.run())
     loop.append_nowait(pending(pool, A0, BATCH, token=0))
@@ -241,7 +265,7 @@ async def test_memory_that_was_written_over_is_not_put(tmp_path: Path, place: in
         payloads = [cut(BufferPool(1 << 20), data) for data in (BATCH, bytes(data))]
         with pytest.raises(CorruptChunk, match=re.escape(chunk.data_path)):
             FreshObjectBody(chunk.plan, payloads, chunk.data_path).fragments()
-        await asyncio.to_thread(rig.uploader.put_at_once, chunk, never, payloads)
+        await asyncio.to_thread(rig.uploader.early.at_once, chunk, never, payloads)
         assert not chunk.is_stored
         expected = object_bytes(WalObjectBody(chunk, chunk.plan))
         await rig.uploader.submit(chunk)
@@ -267,7 +291,7 @@ async def test_only_what_one_append_brought_is_put_from_memory(tmp_path: Path) -
         on_sealed=take,
         on_failed=Outcomes().failed,
         under_way=lambda: under_way,
-        put_at_once=lambda _chunk, _abandoned, payloads: given.append(len(payloads)),
+        puts=AtOnce(lambda _chunk, _abandoned, payloads: given.append(len(payloads))),
     )
     running_loop = asyncio.create_task(loop.run())
     for number in range(3):

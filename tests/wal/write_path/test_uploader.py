@@ -15,7 +15,6 @@ from tests.support.chunks.write_path import (
     open_directory,
 )
 from wal.chunks.sealed_chunk import SealedChunk
-from wal.chunks.uploader import CHUNKS_PER_COMMIT_MAX, Uploader
 from wal.chunks.wal_object import WalObjectBody, WalObjectReader
 from wal.clock import ManualClock
 from wal.coordinates import ObjectKey
@@ -30,6 +29,7 @@ from wal.errors import (
     UploadOutcomeUnknown,
 )
 from wal.failpoint import FailpointError, arm
+from wal.write_path.uploader import CHUNKS_PER_COMMIT_MAX, Uploader
 
 
 async def test_a_chunk_is_stored_committed_and_kept_as_cache(tmp_path: Path) -> None:

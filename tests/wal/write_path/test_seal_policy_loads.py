@@ -14,8 +14,8 @@ from tests.support.chunks.write_path_model import (
     most_in_a_second,
     paced,
 )
-from wal.chunks.seal_policy import ANSWERED_S
 from wal.chunks.wal_settings import WalSettings, for_directory
+from wal.write_path.seal_policy import ANSWERED_S
 
 ON_S3 = WalSettings()
 ON_DIRECTORY = for_directory(WalSettings(), set())

@@ -1,0 +1,365 @@
+"""The object of a chunk of few large batches is put while the chunk is written."""
+
+import asyncio
+import errno
+import os
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.brokers.live_broker import until
+from tests.support.chunks.write_path import (
+    A0,
+    A1,
+    SETTINGS,
+    FaultyDisk,
+    Outcomes,
+    batch_bytes,
+    object_bytes,
+    pending,
+    together,
+)
+from wal.chunks.buffer import BufferPool, FragmentChain
+from wal.chunks.chunk_directory import ChunkDirectory
+from wal.chunks.object_notes import CommitJournal, CommitNote, NotedRun
+from wal.chunks.sealed_chunk import SealedChunk
+from wal.chunks.wal_object import WalObjectBody, WalObjectReader
+from wal.clock import SystemClock
+from wal.columns import FEW_MAX
+from wal.errors import ObjectStoreUnavailable
+from wal.failpoint import FailpointError, arm
+from wal.fd_cache import FdCache
+from wal.stores.file_store import FileStore
+from wal.stores.observed_store import ObservedStore, StoreReach
+from wal.ulid import encode_ulid
+from wal.write_path.early_puts import (
+    PUT_AT_ONCE_BYTES_MAX,
+    PUT_BESIDE_BYTES_MAX,
+    EarlyPuts,
+)
+from wal.write_path.uploader import Uploader
+from wal.write_path.write_loop import WriteLoop
+
+LARGE = batch_bytes(b"x" * 300_000)
+OTHER = batch_bytes(b"y" * 200_000)
+NOTE = CommitNote(encode_ulid(5), (NotedRun(10, 20),))
+TIMEOUT_S = 60
+
+
+class Rig:
+    """A write loop and its uploader on a store in a directory, as a broker has them."""
+
+    def __init__(self, path: Path, *, fail: Callable[[str, str], None] = lambda *_: None) -> None:
+        self.path = path
+        self.disk = FaultyDisk(fail)
+        self.journal = CommitJournal()
+        clock = SystemClock()
+        (path / "chunks").mkdir()
+        self.directory = ChunkDirectory(
+            path / "chunks",
+            settings=SETTINGS,
+            clock=clock,
+            rng=random.Random(1),
+            fd_cache=FdCache(64),
+            broker_id=7,
+            disk=self.disk,
+            commits=self.journal,
+        )
+        self.directory.recover()
+        self.pool = BufferPool(1 << 22)
+        self.outcomes = Outcomes()
+        self.outcomes.before_commit = self._look
+        opened = FileStore(path / "objects", clock=clock, rng=random.Random(2), sync=False)
+        self.store = ObservedStore(opened, StoreReach(opened.url, clock=clock))
+        self.uploader = Uploader(
+            self.store,
+            self.directory,
+            settings=SETTINGS,
+            clock=clock,
+            rng=random.Random(3),
+            committer=self.outcomes,
+            thread_puts=self.store.thread_puts,
+        )
+        self.loop = WriteLoop(
+            self.directory,
+            settings=replace(SETTINGS, commit_early=True),
+            clock=clock,
+            on_sealed=self.uploader.submit,
+            on_failed=self.outcomes.failed,
+            under_way=lambda: self.uploader.under_way,
+            puts=self.uploader.early,
+        )
+        self.were_early: list[bool] = []
+        self.stored: list[bytes] = []
+
+    def _look(self, chunk: SealedChunk) -> None:
+        """What is in the store when a chunk is committed is what its files say."""
+        self.were_early.append(chunk.early_put is not None)
+        self.stored.append((self.path / "objects" / chunk.object_key).read_bytes())
+        assert self.stored[-1] == object_bytes(WalObjectBody(chunk, chunk.plan))
+
+    def append(self, *contents: bytes, token: int = 0) -> None:
+        partitions = [(A1, A0)[place % 2] for place in range(len(contents))]
+        batches = [
+            pending(self.pool, partition, data, token=(token, place))
+            for place, (partition, data) in enumerate(zip(partitions, contents, strict=True))
+        ]
+        self.loop.append_nowait(together(self.pool, batches))
+
+    async def settle(self) -> None:
+        """Until all that was appended has its outcome."""
+        await self.loop.flush()
+        assert await self.uploader.drain(TIMEOUT_S)
+
+    def objects(self) -> list[Path]:
+        """The files in the store that have a name."""
+        found = (self.path / "objects").rglob("*")
+        return [path for path in found if path.is_file() and ".diskless-puts" not in path.parts]
+
+    def draft_bytes(self) -> int:
+        drafts = (self.path / "objects/.diskless-puts").rglob("*")
+        return sum([path.stat().st_size for path in drafts if path.is_file()])
+
+
+@asynccontextmanager
+async def running(rig: Rig) -> AsyncIterator[Rig]:
+    async with rig.store:
+        uploading = asyncio.create_task(rig.uploader.run())
+        writing = asyncio.create_task(rig.loop.run())
+        try:
+            yield rig
+            assert not uploading.done(), "the uploader died"
+            rig.loop.close()
+            await writing
+        finally:
+            for task in (writing, uploading):
+                task.cancel()
+            await asyncio.wait([writing, uploading])
+            rig.directory.close()
+    assert all(len(outcomes) == 1 for outcomes in rig.outcomes.of_token.values())
+    assert rig.pool.statistics().in_use_bytes == 0
+    assert rig.draft_bytes() == 0
+
+
+async def test_what_is_put_beside_its_chunk_is_what_the_chunk_holds(tmp_path: Path) -> None:
+    async with running(Rig(tmp_path)) as rig:
+        for token, contents in enumerate([(LARGE,), (LARGE, OTHER, OTHER)]):
+            rig.append(*contents, token=token)
+            await rig.settle()
+        assert rig.were_early == [True, True]
+        assert len(rig.outcomes.of_token) == 4
+        assert {*map(tuple, rig.outcomes.of_token.values())} == {("committed",)}
+        statistics = rig.store.statistics()
+        size = sum(map(len, rig.stored))
+        assert (statistics.puts, statistics.put_bytes) == (2, size)
+        assert (rig.uploader.uploads, rig.uploader.upload_bytes) == (2, size)
+
+
+class Files:
+    """Calls `then` when the batches, or the notes, of the first chunk are about to be indexed."""
+
+    def __init__(self, then: Callable[[str], None], *, notes: bool = False) -> None:
+        self._then = then
+        # The first is the chunk's header.
+        self._left = 2 if notes else 1
+
+    def __call__(self, call: str, path: str) -> None:
+        if call == "pwritev" and path.endswith(".idx"):
+            self._left -= 1
+            if self._left == -1:
+                self._then(path)
+
+
+async def test_an_object_is_written_beside_its_chunk_and_has_its_name_after_it(
+    tmp_path: Path,
+) -> None:
+    seen: list[list[Path]] = []
+
+    def look(_: str) -> None:
+        until(lambda: rig.draft_bytes() > len(LARGE), "a whole draft")
+        seen.append(rig.objects())
+
+    rig = Rig(tmp_path, fail=Files(look))
+    async with running(rig):
+        rig.append(LARGE)
+        await rig.settle()
+    assert seen == [[]]
+    assert len(rig.objects()) == 1
+    assert rig.were_early == [True]
+
+
+async def test_a_chunk_that_the_disk_refuses_has_no_object(tmp_path: Path) -> None:
+    def refuse(path: str) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device", path)
+
+    rig = Rig(tmp_path, fail=Files(refuse))
+    rig.journal.add(NOTE)
+    async with running(rig):
+        rig.append(LARGE)
+        await rig.settle()
+        assert rig.outcomes.of_token == {(0, 0): ["StorageFailed"]}
+        assert rig.objects() == []
+        assert os.listdir(tmp_path / "chunks") == ["lock"]
+        rig.append(LARGE, token=1)
+        await rig.settle()
+        assert rig.outcomes.of_token[1, 0] == ["committed"]
+        assert await noted(rig) == (NOTE,), "the next object tells what this one could not"
+
+
+async def test_notes_that_the_disk_refuses_are_not_in_the_object(tmp_path: Path) -> None:
+    def refuse(path: str) -> None:
+        raise OSError(errno.EIO, "I/O error", path)
+
+    rig = Rig(tmp_path, fail=Files(refuse, notes=True))
+    rig.journal.add(NOTE)
+    async with running(rig):
+        rig.append(LARGE)
+        await rig.settle()
+        assert rig.outcomes.of_token == {(0, 0): ["committed"]}
+        assert await noted(rig) == ()
+        assert rig.journal.take() == [NOTE]
+
+
+async def noted(rig: Rig) -> Sequence[CommitNote]:
+    """The commits that the last object notes."""
+    key = rig.outcomes.committed[-1].object_key
+    return tuple((await WalObjectReader(rig.store).verify(key)).notes.commits)
+
+
+async def test_a_chunk_whose_file_is_deleted_meanwhile_has_no_object(tmp_path: Path) -> None:
+    def delete(path: str) -> None:
+        Path(path).with_suffix(".data").unlink()
+
+    rig = Rig(tmp_path, fail=Files(delete))
+    async with running(rig):
+        rig.append(LARGE)
+        await rig.settle()
+        assert rig.outcomes.of_token == {(0, 0): ["ChunkLost"]}
+        assert rig.objects() == []
+
+
+async def test_what_could_not_be_put_beside_is_uploaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise ObjectStoreUnavailable("the disk is full")
+
+    monkeypatch.setattr(FileStore, "put_in_thread", refused)
+    async with running(Rig(tmp_path)) as rig:
+        rig.append(LARGE, OTHER)
+        await rig.settle()
+        assert {*map(tuple, rig.outcomes.of_token.values())} == {("committed",)}
+        assert rig.were_early == [True]
+        assert rig.store.statistics().puts == 1
+
+
+async def test_a_failpoint_before_the_put_ends_the_uploader(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    async with rig.store:
+        uploading = asyncio.create_task(rig.uploader.run())
+        writing = asyncio.create_task(rig.loop.run())
+        arm("upload.before_put=raise")
+        try:
+            rig.append(LARGE)
+            with pytest.raises(ExceptionGroup) as raised:
+                await uploading
+        finally:
+            arm("")
+        assert raised.group_contains(FailpointError)
+        assert rig.outcomes.of_token == {(0, 0): ["CommitOutcomeUnknown"]}
+        assert rig.objects() == []
+        rig.loop.close()
+        await writing
+    rig.directory.close()
+
+
+# --- one put --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("batch_count", "data_bytes", "under_way"),
+    [
+        (1, PUT_AT_ONCE_BYTES_MAX, 0),
+        (1, PUT_BESIDE_BYTES_MAX + 1, 0),
+        (FEW_MAX + 1, PUT_BESIDE_BYTES_MAX, 0),
+        (FEW_MAX, PUT_BESIDE_BYTES_MAX, 1),
+    ],
+)
+async def test_other_chunks_are_not_put_beside(
+    tmp_path: Path, batch_count: int, data_bytes: int, under_way: int
+) -> None:
+    puts = FileStore(tmp_path, clock=SystemClock(), rng=random.Random(1))
+    early = EarlyPuts(puts, under_way=lambda: under_way)
+    assert early.beside(batch_count, data_bytes) is None
+    without = EarlyPuts(None, under_way=lambda: 0)
+    assert without.beside(1, PUT_BESIDE_BYTES_MAX) is None
+    await early.close()
+    closed = EarlyPuts(puts, under_way=lambda: 0)
+    await closed.close()
+    assert closed.beside(1, PUT_BESIDE_BYTES_MAX) is None
+
+
+async def test_a_put_for_which_no_chunk_was_begun_ends_with_nothing_stored(tmp_path: Path) -> None:
+    async with running(Rig(tmp_path)) as rig:
+        put = rig.uploader.early.beside(1, len(LARGE))
+        assert put is not None
+        await asyncio.to_thread(put.end, None)
+        assert not await put.has_stored()
+        assert rig.objects() == []
+
+
+@pytest.mark.parametrize("place", [0, 16, 21, len(LARGE) - 1])
+async def test_memory_that_was_written_over_is_not_put(tmp_path: Path, place: int) -> None:
+    async with running(Rig(tmp_path)) as rig:
+        batches, other = (pending(rig.pool, A0, LARGE) for _ in range(2))
+        writer = rig.directory.open_chunk()
+        placed = writer.place([batches])
+        laid_out = rig.directory.objects.lay_out(writer.identity, placed.batches())
+        put = rig.uploader.early.beside(1, len(LARGE))
+        assert put is not None
+        flip(other.payload, place)
+        put.begin(laid_out.plan, [other.payload], writer.paths.data)
+        writer.write(placed)
+        chunk = rig.directory.seal(writer, (), laid_out)
+        assert chunk is not None
+        await asyncio.to_thread(put.end, laid_out.plan)
+        batches.payload.release()
+        other.payload.release()
+        chunk.early_put = put
+        assert not await put.has_stored()
+        await rig.uploader.submit(chunk)
+        assert await rig.uploader.drain(TIMEOUT_S)
+        assert rig.outcomes.committed == [chunk]
+
+
+def flip(payload: FragmentChain, place: int) -> None:
+    for view in payload.views():
+        if place < len(view):
+            view[place] ^= 1
+            return
+        place -= len(view)
+
+
+async def test_the_end_of_the_uploader_gives_up_a_put(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    async with running(rig):
+        batches = pending(rig.pool, A0, LARGE)
+        writer = rig.directory.open_chunk()
+        placed = writer.place([batches])
+        plan = rig.directory.objects.lay_out(writer.identity, placed.batches()).plan
+        put = rig.uploader.early.beside(1, len(LARGE))
+        assert put is not None
+        put.begin(plan, [batches.payload], writer.paths.data)
+        await asyncio.to_thread(until, lambda: rig.draft_bytes() > len(LARGE), "a whole draft")
+        closing = asyncio.create_task(rig.uploader.early.close())
+        await asyncio.sleep(0)
+        await asyncio.to_thread(put.end, plan)
+        await closing
+        assert not await put.has_stored()
+        assert rig.objects() == []
+        writer.close()
+        batches.payload.release()
