@@ -36,6 +36,7 @@ from bench.s3.reading import run_s3_reading
 from bench.s3.writing import run_s3_writing
 from bench.speed.client_limits import run_client_limits
 from bench.speed.consuming import run_consume
+from bench.speed.durable_limits import run_durable_limits
 from bench.speed.hour import run_hour
 from bench.speed.latency import run_latency
 from bench.speed.puts import run_puts
@@ -62,6 +63,7 @@ GROUPS: Final[Mapping[str, Callable[[Report], None]]] = {
     "consume": run_consume,
     "latency": run_latency,
     "client_limits": run_client_limits,
+    "durable_limits": run_durable_limits,
     "puts": run_puts,
     "slopes": run_slopes,
     "small_objects": run_small_objects,
@@ -108,6 +110,7 @@ TOGETHER: Final[Mapping[str, Sequence[str]]] = {
         "consume",
         "latency",
         "client_limits",
+        "durable_limits",
         "puts",
         "slopes",
         "small_objects",

@@ -15,8 +15,9 @@ import asyncio
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import cast
 
 import uvloop
@@ -63,10 +64,20 @@ class Sink(asyncio.BufferedProtocol):
             position += take
             self._left -= take
             if self._left == 0:
-                self._answer(bytes(self._head[4:]))
+                is_produce, answer = self.answer_to(bytes(self._head[4:]))
                 self._head.clear()
+                if is_produce and self._answer_s:
+                    # Timers of one length fire in the order in which they were set.
+                    loop = asyncio.get_running_loop()
+                    loop.call_later(self._answer_s, self.write, answer)
+                else:
+                    self.write(answer)
 
-    def _answer(self, request: bytes) -> None:
+    def write(self, answer: bytes) -> None:
+        self._transport.write(answer)
+
+    def answer_to(self, request: bytes) -> tuple[bool, bytes]:
+        """Whether a frame that begins so is a Produce; the whole frame of its answer."""
         api_key, version, correlation_id, client_id_length = struct.unpack_from(">hhih", request)
         body = request[10 + max(client_id_length, 0) :]
         if api_key == 18:
@@ -79,12 +90,7 @@ class Sink(asyncio.BufferedProtocol):
             answer = _produce_answer(body)
         else:
             raise ValueError(f"the sink was asked for API {api_key} version {version}")
-        framed = struct.pack(">ii", len(answer) + 4, correlation_id) + answer
-        if api_key == 0 and self._answer_s:
-            # Timers of one length fire in the order in which they were set.
-            asyncio.get_running_loop().call_later(self._answer_s, self._transport.write, framed)
-        else:
-            self._transport.write(framed)
+        return api_key == 0, struct.pack(">ii", len(answer) + 4, correlation_id) + answer
 
     def _api_versions(self) -> bytes:
         """Version 3, the first one librdkafka tries."""
@@ -121,8 +127,21 @@ def _produce_answer(body: bytes) -> bytes:
 @contextmanager
 def sink(topic: str, partitions: int, *, answer_ms: float = 0) -> Iterator[str]:
     """The address of a sink that runs in a process of its own while this is entered."""
-    names = [topic, str(partitions), str(answer_ms)]
-    command = [sys.executable, "-m", "bench.speed.sink", *names]
+    with _process("bench.speed.sink", topic, str(partitions), str(answer_ms)) as address:
+        yield address
+
+
+@contextmanager
+def durable_sink(topic: str, partitions: int, directory: Path) -> Iterator[str]:
+    """The same with bench/speed/durable_sink.py, whose files are in `directory`."""
+    names = [topic, str(partitions), str(directory)]
+    with _process("bench.speed.durable_sink", *names) as address:
+        yield address
+
+
+@contextmanager
+def _process(module: str, *arguments: str) -> Iterator[str]:
+    command = [sys.executable, "-m", module, *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
@@ -131,17 +150,18 @@ def sink(topic: str, partitions: int, *, answer_ms: float = 0) -> Iterator[str]:
             process.kill()
 
 
-async def serve(topic: str, partitions: int, answer_s: float) -> None:
-    loop = asyncio.get_running_loop()
+async def listen(connection: Callable[[int], Sink]) -> None:
+    """Print the port, then serve; `connection` makes each connection's sink, given the port."""
     port = 0
-
-    def connection() -> Sink:
-        return Sink(topic.encode(), partitions, port, answer_s)
-
-    server = await loop.create_server(connection, "127.0.0.1", 0)
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: connection(port), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     print(port, flush=True)
     await server.serve_forever()
+
+
+async def serve(topic: str, partitions: int, answer_s: float) -> None:
+    await listen(lambda port: Sink(topic.encode(), partitions, port, answer_s))
 
 
 if __name__ == "__main__":

@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from bench.speed import client_limits
+from bench.speed import client_limits, durable_limits
 from bench.speed.client_limits import measure_limits
+from bench.speed.durable_limits import measure_durable_limits
 from bench.speed.latency import ACK_ROWS, ack_waits, raw_waits
 from bench.speed.object_floor import BATCH_BYTES, BATCHES, ObjectFloor
 from bench.speed.object_steps import steps_ms
 from bench.speed.puts import most_in_a_second, written_at
+from bench.speed.sink import durable_sink
 from bench.speed.slopes import Point, measure_batches, measure_objects, slope
 from bench.speed.small_objects import large_steps_s_per_gib
 from bench.speed.throughput import ROWS, SINK_ROWS, measure_produce
@@ -58,6 +60,22 @@ def test_a_client_waits_for_answers_that_come_late() -> None:
     assert set(limits.mb_per_s) == {row.name for row in client_limits.ROWS}
     assert all(mb_per_s > 0 for mb_per_s in limits.mb_per_s.values())
     assert all(p50_ms >= 20 for p50_ms in limits.p50_ms.values())
+
+
+def test_a_server_that_does_the_durable_work_alone() -> None:
+    runs = measure_durable_limits(rounds=1, warm_bytes=1 << 20, scale=0.02, paced_s=0.4)
+    rows = {row.name for row in durable_limits.ROWS}
+    assert set(runs) == rows | {f"ack_{row.name}" for row in client_limits.PACED_ROWS}
+    assert all(each[0] > 0 for each in runs.values())
+
+
+def test_what_a_durable_sink_acknowledged_is_in_its_objects_and_its_log(tmp_path: Path) -> None:
+    with durable_sink("bench-1", 1, tmp_path) as bootstrap:
+        measured = durable_limits.SINGLE.run(bootstrap, 8 << 20)
+        objects = [path.stat().st_size for path in (tmp_path / "objects").iterdir()]
+        assert sum(objects) > measured.bytes
+        assert 0 < len(objects) <= (tmp_path / "log").stat().st_size / 100
+        assert not list((tmp_path / "drafts").iterdir())
 
 
 def test_acknowledgements_at_a_rate_and_their_raw_price(tmp_path: Path) -> None:
