@@ -8,15 +8,27 @@ offset that its acknowledgement named.
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 from demo.broker_process import BrokerProcess, run_diskless
 
-PARTITIONS = 3
-RECORDS = 3_000
 TOPIC = "crash"
+
+
+class Load(NamedTuple):
+    """What a producer sends, in batches of up to 20 records."""
+
+    partitions: int
+    records: int
+    value_bytes: int
+
+
+SMALL = Load(partitions=3, records=3_000, value_bytes=8)
+LARGE = Load(partitions=1, records=400, value_bytes=20_000)
+"""Each of its batches is a chunk, whose object is put beside its writing."""
 
 CRASH_POINTS = {
     "chunk.after_append": 4,
@@ -28,26 +40,36 @@ CRASH_POINTS = {
     "commit.after_answer": 4,
 }
 """Point -> which time it is reached kills the broker. Topic creation reaches the commit points."""
+POINTS_BESIDE = ("chunk.after_append", "upload.before_put")
+"""Where one thread writes a chunk and another its object."""
 
 pytestmark = pytest.mark.crash
 
 
-@pytest.mark.parametrize("point", CRASH_POINTS)
-def test_a_broker_killed_there_loses_and_repeats_nothing(point: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("point", "load"),
+    [
+        *[pytest.param(point, SMALL, id=point) for point in CRASH_POINTS],
+        *[pytest.param(point, LARGE, id=f"{point}, beside") for point in POINTS_BESIDE],
+    ],
+)
+def test_a_broker_killed_there_loses_and_repeats_nothing(
+    point: str, load: Load, tmp_path: Path
+) -> None:
     data = tmp_path / "data"
-    settings = {"num.partitions": str(PARTITIONS), "wal.commit.interval.ms": "20"}
+    settings = {"num.partitions": str(load.partitions), "wal.commit.interval.ms": "20"}
     with BrokerProcess(data, tmp_path, settings) as broker:
         broker.start({"DISKLESS_FAILPOINTS": f"{point}=kill:{CRASH_POINTS[point]}"})
         acknowledged: dict[int, tuple[int, int]] = {}
         failed: list[object] = []
         producer = _producer(broker.bootstrap)
-        sending = threading.Thread(target=_produce, args=(producer, acknowledged, failed))
+        sending = threading.Thread(target=_produce, args=(producer, load, acknowledged, failed))
         sending.start()
         assert broker.wait_for_death() == -9
         broker.start()
         sending.join()
         assert not failed
-        assert len(acknowledged) == RECORDS
+        assert len(acknowledged) == load.records
         broker.stop()
 
         assert run_diskless(["verify", "--data", data], tmp_path / "verify.log", 60) == 0, (
@@ -55,7 +77,7 @@ def test_a_broker_killed_there_loses_and_repeats_nothing(point: str, tmp_path: P
         ).read_text()
 
         broker.start()
-        stored = _consume(broker.bootstrap, RECORDS)
+        stored = _consume(broker.bootstrap, load)
         broker.stop()
     by_value: dict[int, list[tuple[int, int]]] = {}
     for place, value in stored.items():
@@ -89,7 +111,10 @@ def _quiet() -> object:
 
 
 def _produce(
-    producer: Producer, acknowledged: dict[int, tuple[int, int]], failed: list[object]
+    producer: Producer,
+    load: Load,
+    acknowledged: dict[int, tuple[int, int]],
+    failed: list[object],
 ) -> None:
     def delivered(error: object, message: Message) -> None:
         if error is not None:
@@ -102,24 +127,24 @@ def _produce(
         assert offset is not None
         acknowledged[int(value)] = (partition, offset)
 
-    for number in range(RECORDS):
-        producer.produce(
-            TOPIC, str(number).encode(), partition=number % PARTITIONS, on_delivery=delivered
-        )
+    for number in range(load.records):
+        value = b"%*d" % (load.value_bytes, number)
+        producer.produce(TOPIC, value, partition=number % load.partitions, on_delivery=delivered)
         producer.poll(0.001 if number % 20 == 0 else 0)
     producer.flush(90)
 
 
-def _consume(bootstrap: str, count: int) -> Mapping[tuple[int, int], int]:
+def _consume(bootstrap: str, load: Load) -> Mapping[tuple[int, int], int]:
     """(partition, offset) -> value of everything in the topic."""
+    partitions, count = range(load.partitions), load.records
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "crash", "enable.auto.commit": False}
     )
     try:
-        consumer.assign([TopicPartition(TOPIC, index, 0) for index in range(PARTITIONS)])
+        consumer.assign([TopicPartition(TOPIC, index, 0) for index in partitions])
         ends = sum(
             consumer.get_watermark_offsets(TopicPartition(TOPIC, index), timeout=120)[1]
-            for index in range(PARTITIONS)
+            for index in partitions
         )
         assert ends == count, f"{ends} records are in the topic, {count} were produced"
         found: dict[tuple[int, int], int] = {}
