@@ -9,44 +9,15 @@ put back.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
-from wal.chunks.buffer import FragmentChain
 from wal.chunks.chunk import ChunkWriter, PendingBatches, Waiting
 from wal.chunks.chunk_directory import ChunkDirectory
 from wal.chunks.laying_out import LaidOut
 from wal.chunks.sealed_chunk import SealedChunk
 from wal.errors import AppendTooLarge, DisklessError, Overloaded, StorageFailed
 from wal.failpoint import failpoint
-from wal.write_path.early_puts import PutBeside
-
-
-class Puts(Protocol):
-    """`EarlyPuts`, as the write loop knows them."""
-
-    def at_once(
-        self,
-        chunk: SealedChunk,
-        abandoned: Callable[[], bool],
-        payloads: Sequence[FragmentChain] = (),
-    ) -> None: ...
-
-    def beside(self, batch_count: int, data_bytes: int) -> PutBeside | None: ...
-
-
-class NoPuts:
-    """For a write loop whose chunks are stored by their uploader alone."""
-
-    def at_once(
-        self,
-        chunk: SealedChunk,
-        abandoned: Callable[[], bool],
-        payloads: Sequence[FragmentChain] = (),
-    ) -> None:
-        pass
-
-    def beside(self, batch_count: int, data_bytes: int) -> PutBeside | None:
-        return None
+from wal.write_path.early_puts import EarlyPuts, PutBeside
 
 
 class Written(NamedTuple):
@@ -67,7 +38,7 @@ class ChunkThread:
     """The blocking half of one write loop; see the module's text."""
 
     def __init__(
-        self, directory: ChunkDirectory, puts: Puts, *, is_cancelled: Callable[[], bool]
+        self, directory: ChunkDirectory, puts: EarlyPuts, *, is_cancelled: Callable[[], bool]
     ) -> None:
         """`is_cancelled`: whether the loop is; then nothing is put for it any more."""
         self._directory: Final = directory

@@ -55,8 +55,8 @@ from wal.errors import (
 )
 from wal.failpoint import failpoint
 from wal.worker_threads import WorkerThreads
-from wal.write_path.chunk_thread import ChunkThread, NoPuts, Puts, Written
-from wal.write_path.early_puts import PutBeside
+from wal.write_path.chunk_thread import ChunkThread, Written
+from wal.write_path.early_puts import EarlyPuts, PutBeside
 from wal.write_path.seal_policy import Arrivals, OpenChunk, SealPolicy
 
 __all__ = ["PendingBatches", "WriteLoop", "WriteLoopStatistics"]
@@ -113,7 +113,7 @@ class WriteLoop:
         arrivals: Arrivals | None = None,
         under_way: Callable[[], int] = lambda: 0,
         is_behind: Callable[[], bool] = lambda: False,
-        puts: Puts | None = None,
+        puts: EarlyPuts | None = None,
     ) -> None:
         """`on_failed` and `on_appended` are called on the event loop and must not raise.
 
@@ -128,7 +128,7 @@ class WriteLoop:
         self._under_way = under_way
         self._is_behind = is_behind
         self._is_cancelled = False
-        self._puts = puts or NoPuts()
+        self._puts = puts or EarlyPuts(None, under_way=under_way)
         self._blocking = ChunkThread(directory, self._puts, is_cancelled=lambda: self._is_cancelled)
         self._policy = SealPolicy(settings, arrivals or Arrivals())
         self._queue: deque[_Group] = deque()

@@ -36,7 +36,7 @@ from wal.errors import CorruptChunk, ObjectStoreUnavailable
 from wal.failpoint import FailpointError, arm
 from wal.stores.file_store import FileStore
 from wal.stores.observed_store import ObservedStore, StoreReach
-from wal.write_path.early_puts import PUT_AT_ONCE_BYTES_MAX, PutBeside
+from wal.write_path.early_puts import PUT_AT_ONCE_BYTES_MAX, EarlyPuts
 from wal.write_path.uploader import Uploader
 from wal.write_path.write_loop import WriteLoop
 
@@ -47,12 +47,13 @@ def never() -> bool:
     return False
 
 
-class AtOnce:
+class AtOnce(EarlyPuts):
     """Early puts that call `put` for each chunk that the write loop's thread sealed."""
 
     def __init__(
         self, put: Callable[[SealedChunk, Callable[[], bool], Sequence[FragmentChain]], None]
     ) -> None:
+        super().__init__(None, under_way=lambda: 0)
         self._put = put
 
     def at_once(
@@ -62,9 +63,6 @@ class AtOnce:
         payloads: Sequence[FragmentChain] = (),
     ) -> None:
         self._put(chunk, abandoned, payloads)
-
-    def beside(self, batch_count: int, data_bytes: int) -> PutBeside | None:
-        return None
 
 
 class DirectoryRig(Rig):
