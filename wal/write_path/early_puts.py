@@ -72,9 +72,9 @@ class EarlyPuts:
         chunk.is_stored = _put(self._puts, plan, body, abandoned)
 
     def beside(self, batch_count: int, data_bytes: int) -> "PutBeside | None":
-        """A put that waits for the plan of a chunk of this size; None: it is not for such a chunk.
+        """Begins a put for a chunk of one append that has this size.
 
-        The chunk is one append, which nobody has begun. Whoever asks must end it.
+        None: such a chunk is not put beside its writing. The caller ends the put.
         """
         if (
             self._puts is None

@@ -210,8 +210,7 @@ class Uploader:
         self._waiting_chunks += 1
         self._submitted.set()
         if chunk.is_stored:
-            self.early.noted(chunk.plan)
-            self._uploaded(chunk)
+            self._stored_early(chunk)
             entry.uploaded.set_result(None)
         else:
             self._to_upload.put_nowait(entry)
@@ -284,8 +283,7 @@ class Uploader:
     async def _upload(self, chunk: SealedChunk) -> DisklessError | None:
         """Put the chunk's object; returns the error for which the chunk must be abandoned."""
         if chunk.early_put is not None and await chunk.early_put.has_stored():
-            self.early.noted(chunk.plan)
-            self._uploaded(chunk)
+            self._stored_early(chunk)
             return None
         if not chunk.is_planned:
             # A recovered one. Laying out many small batches takes time that the loop must not lose.
@@ -330,6 +328,10 @@ class Uploader:
             attempt += 1
         self._uploaded(chunk)
         return None
+
+    def _stored_early(self, chunk: SealedChunk) -> None:
+        self.early.noted(chunk.plan)
+        self._uploaded(chunk)
 
     def _uploaded(self, chunk: SealedChunk) -> None:
         self.uploads += 1
