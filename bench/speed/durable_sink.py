@@ -50,7 +50,9 @@ class Received(NamedTuple):
 class Durability:
     """Makes requests durable, one object for those that are there together; on the event loop."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, tasks: asyncio.TaskGroup) -> None:
+        """One of `tasks` that fails ends the server."""
+        self._tasks = tasks
         for name in ("chunks", "drafts", "objects"):
             (directory / name).mkdir(parents=True)
         self._directory = directory
@@ -85,8 +87,9 @@ class Durability:
         requests, self._queue, self._queued_bytes = self._queue, [], 0
         before = self._under_way[-1] if self._under_way else None
         number, self._sealed = self._sealed, self._sealed + 1
-        loop = asyncio.get_running_loop()
-        self._under_way.append(loop.create_task(self._make_durable(number, requests, before)))
+        self._under_way.append(
+            self._tasks.create_task(self._make_durable(number, requests, before))
+        )
 
     async def _make_durable(
         self, number: int, requests: Sequence[Received], before: "asyncio.Task[None] | None"
@@ -164,8 +167,9 @@ class DurableSink(Sink):
 
 
 async def serve(topic: str, partitions: int, directory: str) -> None:
-    durability = Durability(Path(directory))
-    await listen(lambda port: DurableSink(topic.encode(), partitions, port, durability))
+    async with asyncio.TaskGroup() as tasks:
+        durability = Durability(Path(directory), tasks)
+        await listen(lambda port: DurableSink(topic.encode(), partitions, port, durability))
 
 
 if __name__ == "__main__":
