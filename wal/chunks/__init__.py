@@ -2,7 +2,7 @@
 
 - `buffer`: reference-counted fragments between socket and disk
 - `chunk`: the two files of one chunk; `chunk_scan`: reads them back; `batch_rows`: a row
-  for each batch; `chunk_batches`: many batches by their rows, and their bytes
+  for each batch; `chunk_batches`: many batches by their rows; `checked_reads`: their bytes
 - `chunk_directory`: all chunks of a broker, their recovery, and files that serve again;
   `sealed_chunk`: one that takes no more appends; `quarantine`: chunks with damage
 - `wal_object`: an object's bytes; `laying_out`: which object a chunk becomes

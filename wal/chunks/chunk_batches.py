@@ -1,4 +1,4 @@
-"""The batches of a chunk, from the append to the object; and their bytes, read and checked.
+"""The batches of a chunk, from the append to the object.
 
 A chunk holds up to thousands of batches, each a row (wal/chunks/batch_rows.py). Rows that were just
 written and rows that recovery read are worked on alike, all at once, as a NumPy array. As a
@@ -9,36 +9,30 @@ length, leader epoch, magic and the CRC. A row knows them all, so a flipped bit 
 """
 
 import struct
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol, Self
+from typing import Any, Final, NamedTuple, Self
 from uuid import UUID
 
 import numpy as np
 import numpy.typing as npt
 
-from wal.batch_extents import BatchExtents
+from wal.batch_extents import COALESCED_BYTES_MAX, BatchExtents
 from wal.chunks.batch_rows import BATCH_ROW, INDEX_ENTRY, INDEX_ROW, ROW, ROW_ZEROS
 from wal.columns import FEW_MAX, Columns, Int64s, Rows, row_type, tuples
 from wal.coordinates import NO_TRANSACTION, BatchExtent, TopicIdPartition
-from wal.crc import crc32c, crc32c_of
-from wal.errors import CorruptChunk
-from wal.private_copy import BLOCK_BYTES, aligned_buffer
+from wal.crc import crc32c
 from wal.records.crc_columns import crc32c_of_pieces, crc32c_of_rows
 from wal.records.record_batch import (
     CRC_START,
     LENGTH_PREFIX_BYTES,
     MAGIC_V2,
-    header_bytes,
 )
 
 _ROW_BYTES: Final = np.dtype(f"V{BATCH_ROW.size}")
 
 _SAME_NUMBERS: Final = BatchExtent._fields[2:]
 """What an object says of a batch as its chunk does: all but the partition and the place."""
-
-READ_BYTES_MAX: Final = 1 << 20
-"""The buffer of one upload; also the largest piece of an object's body."""
 
 _HEAD: Final = struct.Struct(">qiibI")
 assert _HEAD.size == CRC_START
@@ -74,7 +68,7 @@ def head_of(length_bytes: int, leader_epoch: int, crc: int) -> bytes:
     return _HEAD.pack(0, length_bytes - LENGTH_PREFIX_BYTES, leader_epoch, MAGIC_V2, crc)
 
 
-def _heads(
+def heads_of(
     length_bytes: npt.NDArray[Any], leader_epochs: npt.NDArray[Any], crcs: npt.NDArray[Any]
 ) -> npt.NDArray[np.uint8]:
     """`head_of` each of many batches, a row for each."""
@@ -150,28 +144,47 @@ class ChunkBatches(Columns[ChunkEntry]):
         return self.rows[name].astype(np.int64)
 
     def object_order(self, excluded: Collection[int] = ()) -> Int64s:
-        """The positions sorted by (topic id, partition), in arrival order within a partition.
+        """The positions of the batches as they will lie in their object.
 
-        Those in `excluded` are left out.
+        They are sorted by (topic id, partition), in arrival order within a partition; but few
+        batches lie in arrival order, unless sorting brings two together that may be one row of the
+        metadata then. So the object of a few large ones can be written while they arrive. Those in
+        `excluded` are left out, and change nothing for the others.
         """
         rows = self.rows
-        indexes = rows["partition"].astype(np.int32)
-        if len(self.topic_ids) == 1:
-            order = indexes.argsort(kind="stable")
+        if len(rows) <= FEW_MAX and not self._would_join():
+            order = np.arange(len(rows))
         else:
-            order = np.lexsort((indexes, *self._topic_halves()))
+            indexes = rows["partition"].astype(np.int32)
+            if len(self.topic_ids) == 1:
+                order = indexes.argsort(kind="stable")
+            else:
+                order = np.lexsort((indexes, *self._topic_halves()))
         if excluded:
             is_kept = np.ones(len(rows), np.bool_)
             is_kept[[*excluded]] = False
             order = order[is_kept[order]]
         return order
 
+    def _would_join(self) -> bool:
+        """Whether sorting makes neighbours of batches that may be one row then."""
+        last: dict[tuple[bytes, int], tuple[int, int]] = {}
+        names = ["topic_id", "partition", "length_bytes"]
+        for place, (topic_id, partition, length) in enumerate(self.rows[names].tolist()):
+            before, length_before = last.get((topic_id, partition), (place, 0))
+            if before < place - 1 and length_before + length <= COALESCED_BYTES_MAX:
+                return True
+            last[topic_id, partition] = (place, length)
+        return False
+
     def extents(self, byte_offset: Int64s) -> BatchExtents:
         """What the coordinator must know of the batches, which lie at `byte_offset` of an object.
 
-        Batches of one partition are neighbours.
+        Batches of one partition are neighbours, or the batches are few.
         """
         rows = self.rows
+        if len(rows) <= FEW_MAX:
+            return BatchExtents.of_rows(rows, byte_offset=byte_offset)
         indexes = self.numbers("partition")
         is_next = indexes[1:] != indexes[:-1]
         if len(self.topic_ids) > 1:
@@ -213,7 +226,7 @@ class ChunkBatches(Columns[ChunkEntry]):
         It follows from the rows: a batch is its head, which they tell, and what its CRC is of.
         """
         rows, count = self.rows, len(self.rows)
-        heads = _heads(rows["length_bytes"], rows["leader_epoch"], rows["crc"])
+        heads = heads_of(rows["length_bytes"], rows["leader_epoch"], rows["crc"])
         crcs = np.empty(2 * count + 2, np.uint32)
         lengths = np.empty(2 * count + 2, np.int64)
         crcs[0], lengths[0] = crc32c(header), len(header)
@@ -245,12 +258,6 @@ _LOOKED_AT: Final = [
 _LOOKED_AT.insert(1, "partition")
 
 
-class DataFile(Protocol):
-    """An open .data file, as the FD cache hands it out."""
-
-    def pread_into(self, buffer: memoryview, offset: int) -> int: ...
-
-
 class Wanted(NamedTuple):
     """What is known of a batch that is to be read: fields of its row."""
 
@@ -259,139 +266,3 @@ class Wanted(NamedTuple):
     length_bytes: int
     leader_epoch: int
     crc: int
-
-
-def check_fragments(payload: Sequence[memoryview], wanted: Wanted, path: str) -> None:
-    """Check a batch that lies in a fragment chain. Raises: CorruptChunk naming `path`."""
-    _, length, leader_epoch, crc = wanted
-    if (
-        sum(map(len, payload)) != length
-        or header_bytes(payload)[:CRC_START] != head_of(length, leader_epoch, crc)
-        or crc32c_of(payload, CRC_START) != crc
-    ):
-        raise _rotten(path, wanted)
-
-
-def read_checked(
-    data: DataFile, path: str, batches: ChunkBatches, header: bytes = b"", footer: bytes = b""
-) -> Iterator[memoryview]:
-    """`header`, the bytes of `batches` back to back, `footer`, in pieces of one reused buffer.
-
-    The buffer starts at a block of memory, and the pieces are whole blocks but for the last: a
-    store can write them past the page cache. Batches are checked before they are handed out. One
-    larger than the buffer comes in several pieces, and the check of its end raises before the last
-    one. Raises: CorruptChunk.
-    """
-    wanted = batches.wanted()
-    total = len(header) + sum([batch.length_bytes for batch in wanted]) + len(footer)
-    buffer = aligned_buffer(min(READ_BYTES_MAX, total))
-    filled = len(header)
-    buffer[:filled] = header
-    first = 0
-    while first < len(wanted):
-        size, last = filled, first
-        while last < len(wanted) and size + wanted[last].length_bytes <= len(buffer):
-            size += wanted[last].length_bytes
-            last += 1
-        if last > first:
-            _read_small(data, path, wanted[first:last], buffer[filled:size])
-            filled, first = size, last
-        elif filled < BLOCK_BYTES:
-            filled = yield from _read_large(data, path, wanted[first], buffer, filled)
-            first += 1
-        else:
-            filled = yield from _whole_blocks(buffer, filled)
-    rest = memoryview(footer)
-    while filled + len(rest) > len(buffer):
-        part = len(buffer) - filled
-        buffer[filled:] = rest[:part]
-        rest = rest[part:]
-        yield buffer
-        filled = 0
-    buffer[filled : filled + len(rest)] = rest
-    yield buffer[: filled + len(rest)]
-
-
-def _whole_blocks(buffer: memoryview, filled: int) -> Generator[memoryview, None, int]:
-    """Hand out what is in the buffer but for the last block, which moves to its start.
-
-    Returns the bytes that are left.
-    """
-    whole = filled - filled % BLOCK_BYTES
-    yield buffer[:whole]
-    buffer[: filled - whole] = buffer[whole:filled]
-    return filled - whole
-
-
-def _read_small(data: DataFile, path: str, wanted: Sequence[Wanted], buffer: memoryview) -> None:
-    """Fill `buffer` with `wanted`, one read per run of neighbours in the file, and check them."""
-    filled = run_start = 0
-    run_offset = wanted[0].byte_offset
-    for offset, length, _, _ in wanted:
-        if offset != run_offset + filled - run_start:
-            _read_exactly(data, path, buffer[run_start:filled], run_offset)
-            run_start, run_offset = filled, offset
-        filled += length
-    _read_exactly(data, path, buffer[run_start:filled], run_offset)
-    place = _first_rotten(buffer, wanted)
-    if place is not None:
-        raise _rotten(path, wanted[place])
-
-
-def _first_rotten(buffer: memoryview, wanted: Sequence[Wanted]) -> int | None:
-    """Which of `wanted`, back to back in `buffer`, is not what was appended."""
-    if len(wanted) <= FEW_MAX:
-        start = 0
-        for place, (_, length, leader_epoch, crc) in enumerate(wanted):
-            end = start + length
-            if not is_intact(buffer[start:end], length, leader_epoch, crc):
-                return place
-            start = end
-        return None
-    _, length_bytes, leader_epochs, crcs = map(np.array, zip(*wanted, strict=True))
-    ends = length_bytes.cumsum()
-    starts = ends - length_bytes
-    heads = np.frombuffer(buffer, np.uint8)[starts[:, None] + np.arange(CRC_START)]
-    is_right = (heads == _heads(length_bytes, leader_epochs, crcs)).all(axis=1)
-    bodies = zip((starts + CRC_START).tolist(), ends.tolist(), strict=True)
-    is_right &= np.array([crc32c(buffer[start:end]) for start, end in bodies]) == crcs
-    return None if is_right.all() else int(is_right.argmin())
-
-
-def _read_large(
-    data: DataFile, path: str, batch: Wanted, buffer: memoryview, filled: int
-) -> Generator[memoryview, None, int]:
-    """A batch larger than the buffer, which holds `filled` bytes; returns those left in it."""
-    offset, length, leader_epoch, expected = batch
-    crc = 0
-    done = 0
-    while done < length:
-        if filled == len(buffer):
-            yield buffer
-            filled = 0
-        piece = buffer[filled : filled + length - done]
-        _read_exactly(data, path, piece, offset + done)
-        if done == 0:
-            if piece[:CRC_START] != head_of(length, leader_epoch, expected):
-                raise _rotten(path, batch)
-            crc = crc32c(piece[CRC_START:])
-        else:
-            crc = crc32c(piece, crc)
-        filled += len(piece)
-        done += len(piece)
-    if crc != expected:
-        raise _rotten(path, batch)
-    return filled
-
-
-def _read_exactly(data: DataFile, path: str, buffer: memoryview, offset: int) -> None:
-    try:
-        count = data.pread_into(buffer, offset)
-    except OSError as error:
-        raise CorruptChunk(f"{path}: unreadable at byte {offset}: {error}") from error
-    if count != len(buffer):
-        raise CorruptChunk(f"{path}: ends before byte {offset + len(buffer)}")
-
-
-def _rotten(path: str, batch: Wanted) -> CorruptChunk:
-    return CorruptChunk(f"{path}: the batch at byte {batch.byte_offset} fails its CRC")

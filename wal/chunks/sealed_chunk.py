@@ -20,8 +20,9 @@ from typing import Any, Final, NamedTuple, Protocol, Self
 
 import structlog
 
+from wal.chunks.checked_reads import read_checked
 from wal.chunks.chunk import COMMITTED, ChunkIdentity, ChunkPaths, Waiting, encode_record
-from wal.chunks.chunk_batches import ChunkBatches, read_checked
+from wal.chunks.chunk_batches import ChunkBatches
 from wal.chunks.wal_object import WalObjectPlan, plan_wal_object
 from wal.crc import crc32c
 from wal.errors import CorruptChunk, OutOfBounds, StorageFailed

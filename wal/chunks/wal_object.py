@@ -5,7 +5,8 @@ batches from the chunk's files; `WalObjectReader` reads the index back for `veri
 Fetches do not come here: the coordinator knows every batch's place.
 
     byte 0          header, 64 bytes
-    64              batches, sorted by (topic id, partition), in arrival order within a partition
+    64              batches, sorted by (topic id, partition), then by arrival; up to 16 by arrival
+                    alone, where sorting joins none (`ChunkBatches.object_order`)
     footer offset   index entries, 80 bytes each, one per batch, in the order of the batches
                     notes, of any length (wal/chunks/object_notes.py)
     end - 32        trailer, 32 bytes
@@ -59,15 +60,9 @@ import numpy as np
 from wal.batch_extents import BatchExtents
 from wal.chunks.batch_rows import INDEX_ENTRY, INDEX_ROW
 from wal.chunks.buffer import FragmentChain
+from wal.chunks.checked_reads import READ_BYTES_MAX, DataFile, check_fragments, read_checked
 from wal.chunks.chunk import ChunkIdentity
-from wal.chunks.chunk_batches import (
-    READ_BYTES_MAX,
-    ChunkBatches,
-    ChunkEntry,
-    DataFile,
-    check_fragments,
-    read_checked,
-)
+from wal.chunks.chunk_batches import ChunkBatches, ChunkEntry
 from wal.chunks.object_notes import NO_NOTES, ObjectNotes, decode_notes
 from wal.columns import Int64s
 from wal.coordinates import BatchExtent, ObjectKey, TopicIdPartition
@@ -137,9 +132,7 @@ class ObjectLayout:
         footer = encode_footer(index, len(extents), footer_offset)
         return WalObjectPlan(
             object_key=identity.object_key,
-            header=encode_header(
-                identity.broker_id, identity.opened_at_ms, identity.ulid, lane=identity.lane
-            ),
+            header=object_header(identity),
             extents=extents,
             batches=self.batches,
             positions=self.positions.tolist(),
@@ -435,6 +428,13 @@ class WalObjectReader:
                 check_object_batch(data[position : position + extent.length_bytes], extent, key)
             first = last
         return index
+
+
+def object_header(identity: ChunkIdentity) -> bytes:
+    """The first OBJECT_HEADER_BYTES of the object of a chunk."""
+    return encode_header(
+        identity.broker_id, identity.opened_at_ms, identity.ulid, lane=identity.lane
+    )
 
 
 def encode_header(broker_id: int, created_at_ms: int, ulid: str, *, lane: int = 0) -> bytes:

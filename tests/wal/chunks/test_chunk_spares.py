@@ -31,7 +31,7 @@ Batches = list[tuple[TopicIdPartition, bytes]]
 
 def batches(number: int) -> Batches:
     """What chunk `number` holds; later chunks are smaller, so that stale bytes stay behind them."""
-    count = 6 - number % 5
+    count = 7 - number % 5
     return [(A0 if i % 2 else B0, batch_bytes(b"%d-%d" % (number, i) * 40)) for i in range(count)]
 
 

@@ -3,7 +3,7 @@
 import os
 import random
 import struct
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import pytest
@@ -21,8 +21,10 @@ from tests.support.chunks.write_path import (
     sealed,
 )
 from tests.support.profiles import examples
+from wal.batch_extents import COALESCED_BYTES_MAX
+from wal.chunks.checked_reads import READ_BYTES_MAX, read_checked
 from wal.chunks.chunk import ChunkIdentity
-from wal.chunks.chunk_batches import READ_BYTES_MAX, ChunkEntry, read_checked
+from wal.chunks.chunk_batches import ChunkEntry
 from wal.chunks.sealed_chunk import SealedChunk
 from wal.chunks.wal_object import (
     INDEX_ENTRY,
@@ -36,6 +38,7 @@ from wal.chunks.wal_object import (
     read_header,
 )
 from wal.clock import ManualClock
+from wal.columns import FEW_MAX
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.crc import Buffer, crc32c
 from wal.errors import ChunkLost, CorruptChunk, CorruptObject, ObjectNotFound
@@ -364,6 +367,55 @@ def test_every_footer_reads_back_as_it_was_planned(fields: list[tuple[int, ...]]
     identity = ChunkIdentity.mint(ManualClock(), random.Random(1), 1)
     plan = plan_wal_object(identity, entries)
     assert read_footer(plan.footer, plan.object_bytes, "name") == plan.extents
-    assert [extent.partition for extent in plan.extents] == sorted(
-        entry.partition for entry in entries
-    )
+
+
+@pytest.mark.parametrize("count", [FEW_MAX, FEW_MAX + 1])
+@given(draw=st.data())
+def test_few_batches_lie_in_arrival_order_unless_that_makes_more_rows(
+    count: int, draw: st.DataObject
+) -> None:
+    entry = st.tuples(st.sampled_from([A0, A1, B0]), st.sampled_from([100, 400_000, 1_000_000]))
+    arrived = draw.draw(st.lists(entry, min_size=count, max_size=count))
+    identity = ChunkIdentity.mint(ManualClock(), random.Random(1), 1)
+    entries = [
+        ChunkEntry(partition, 0, length, 1, 0, 0, 0, -1, -1, -1, 0) for partition, length in arrived
+    ]
+    positions = plan_wal_object(identity, entries).positions
+    by_partition = sorted(range(count), key=lambda place: arrived[place][0])
+    if [*positions] != by_partition:
+        assert [*positions] == [*range(count)]
+        assert count <= FEW_MAX
+        assert rows_of(arrived) == rows_of([arrived[place] for place in by_partition])
+
+
+@pytest.mark.parametrize(
+    "arrived",
+    [
+        [(B0, 100), (A1, 100), (A0, 100)],
+        [(B0, 100), (B0, 100), (A1, 100)],
+        [(B0, 600_000), (A1, 100), (B0, 600_000), (A0, 100)],
+        [(TopicIdPartition(B0.topic_id, 99 - number), 100) for number in range(FEW_MAX)],
+    ],
+)
+def test_few_batches_that_sorting_does_not_join_lie_in_arrival_order(
+    arrived: list[tuple[TopicIdPartition, int]],
+) -> None:
+    identity = ChunkIdentity.mint(ManualClock(), random.Random(1), 1)
+    entries = [
+        ChunkEntry(partition, 0, length, 1, 0, 0, 0, -1, -1, -1, 0) for partition, length in arrived
+    ]
+    assert [*plan_wal_object(identity, entries).positions] == [*range(len(arrived))]
+    others = plan_wal_object(identity, entries, excluded=[1])
+    assert [*others.positions] == [0, *range(2, len(arrived))]
+
+
+def rows_of(batches: Sequence[tuple[TopicIdPartition, int]]) -> int:
+    """How many rows the metadata has for batches in this order."""
+    rows = row_bytes = 0
+    before: TopicIdPartition | None = None
+    for partition, length in batches:
+        row_bytes += length
+        if partition != before or row_bytes > COALESCED_BYTES_MAX:
+            rows, row_bytes = rows + 1, length
+        before = partition
+    return rows
