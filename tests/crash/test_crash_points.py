@@ -27,8 +27,8 @@ class Load(NamedTuple):
 
 
 SMALL = Load(partitions=3, records=3_000, value_bytes=8)
-LARGE = Load(partitions=1, records=400, value_bytes=20_000)
-"""Each of its batches is a chunk, whose object is put beside its writing."""
+LARGE = Load(partitions=4, records=1_200, value_bytes=20_000)
+"""Its chunks have few large batches, and their objects are put while they fill."""
 
 CRASH_POINTS = {
     "chunk.after_append": 4,

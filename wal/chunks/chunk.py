@@ -253,8 +253,10 @@ class PlacedGroup(NamedTuple):
     """As they will be in the chunk."""
     topic_ids: Mapping[bytes, UUID]
     data: Sequence[memoryview]
+    data_start: int
+    """Where in .data they begin,"""
     data_end: int
-    """Where .data will end."""
+    """and end."""
 
     def batches(self) -> ChunkBatches:
         return ChunkBatches.of_bytes(self.rows, self.topic_ids)
@@ -355,7 +357,7 @@ class ChunkWriter:
             data += pending.payload.views()
             rows.append(placed(pending.rows, offset))
             offset += size
-        return PlacedGroup(b"".join(rows), topic_ids, data, offset)
+        return PlacedGroup(b"".join(rows), topic_ids, data, self.data_bytes, offset)
 
     def write(self, placed: PlacedGroup) -> None:
         """Append what was placed with nothing appended since. Raises: StorageFailed."""

@@ -65,7 +65,7 @@ class ChunkThread:
         try:
             if group:
                 try:
-                    writer, laid_out = self._append(writer, group, put)
+                    writer, laid_out = self._append(writer, group, put, seals=seals)
                 except (StorageFailed, Overloaded, AppendTooLarge) as error:
                     refused = error
                 else:
@@ -84,12 +84,17 @@ class ChunkThread:
         except BaseException as error:
             return Written(writer, is_appended, None, refused, error)
         finally:
-            if put is not None:
-                put.end(None if chunk is None else chunk.plan)
+            if put is not None and writer is None:
+                put.finish(None if chunk is None else chunk.plan)
         return Written(writer, is_appended, chunk, refused, None)
 
     def _append(
-        self, writer: ChunkWriter | None, group: Sequence[PendingBatches], put: PutBeside | None
+        self,
+        writer: ChunkWriter | None,
+        group: Sequence[PendingBatches],
+        put: PutBeside | None,
+        *,
+        seals: bool,
     ) -> tuple[ChunkWriter, LaidOut | None]:
         """Append to the open chunk, or to a new one, which is not left behind when that fails."""
         opened = writer or self._directory.open_chunk()
@@ -97,8 +102,11 @@ class ChunkThread:
         try:
             placed = opened.place(group)
             if put is not None:
-                laid_out = self._directory.objects.lay_out(opened.identity, placed.batches())
-                put.begin(laid_out.plan, [some.payload for some in group], opened.paths.data)
+                batches = placed.batches()
+                if seals and writer is None:
+                    laid_out = self._directory.objects.lay_out(opened.identity, batches)
+                    batches = laid_out.plan.batches
+                put.add(opened, batches, placed)
             opened.write(placed)
         except BaseException:
             if writer is None:

@@ -3,44 +3,50 @@
 Such a chunk waits for nobody, so what it costs to hand it from thread to thread, and to read back
 what was just written, is what its producers wait for. Where the store takes puts in a thread:
 
-- A small chunk is put by the thread that sealed it (`at_once`). What is appended meanwhile would
-  only wait for this chunk.
-- A chunk of a few large batches that came in one append is put by a thread of its own, while the
-  write loop's thread writes its files (`beside`). What an object holds is known before that; it
-  gets its name only after the chunk is whole, so a crash finds the two in the order that they have
-  everywhere else: a stored object whose chunk is not there is nobody's.
+- A small chunk is put by the thread that sealed it (`at_once`), from the memory that its batches
+  were received into if they came in one append. What is appended meanwhile would only wait.
+- A chunk that begins with few large batches is put by a thread of its own while it fills
+  (`beside`, wal/write_path/growing_object.py). When it is sealed, only its last batches and the
+  object's index are left to store.
 
-Either way what came in one append is put from the memory that it was received into, each batch
-checked as those that are read back are. The write loop's thread stays until its payloads are not
-read any more, so they are given back when they would be otherwise.
+Either way each batch is checked as those that are read back are. An object has no name before its
+chunk is whole, so a crash finds the two in the order that they have everywhere else: a stored
+object whose chunk is not there is nobody's.
 
-Failure cases: a put fails, or the chunk cannot be written as it was planned: the object has no name
-then, and the chunk, if there is one, is uploaded like any other, from its file. A failpoint in the
-thread ends the uploader. At the end of the uploader a put is given up before its next fragment.
+Failure cases: a put fails, or the chunk becomes another object than was begun (it cannot be
+written, gets many batches, or small ones that have to be sorted). Then the object has no name, and
+the chunk, if there is one, is uploaded like any other, from its file. A failpoint in the thread
+ends the uploader, and at the end of the uploader a put is given up before its next fragment.
 """
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import structlog
 
 from wal.chunks.buffer import FragmentChain
+from wal.chunks.checked_reads import READ_BYTES_MAX
+from wal.chunks.chunk import ChunkWriter, PlacedGroup
+from wal.chunks.chunk_batches import ChunkBatches
 from wal.chunks.sealed_chunk import SealedChunk
 from wal.chunks.wal_object import FreshObjectBody, WalObjectBody, WalObjectPlan
 from wal.columns import FEW_MAX
-from wal.crc import Buffer
-from wal.errors import DisklessError
+from wal.coordinates import ObjectKey
+from wal.errors import CorruptChunk, DisklessError
 from wal.failpoint import FailpointError, failpoint
+from wal.private_copy import aligned_buffer
 from wal.stores.object_store import ObjectBody, ThreadPuts
 from wal.worker_threads import WorkerThreads
+from wal.write_path.growing_object import GrowingObject
 
 log = structlog.get_logger(__name__)
 
 PUT_AT_ONCE_BYTES_MAX: Final = 256 << 10
 """A larger chunk takes its time to be written: more is appended beside that."""
-PUT_BESIDE_BYTES_MAX: Final = 1 << 20
-"""A larger object is written past the page cache, from blocks that its chunk is read back into."""
+_BUFFERS: Final = 4
+"""Of READ_BYTES_MAX each: what a put may have of a chunk that is written faster than its object."""
+_LARGE_BATCH_BYTES: Final = 128 << 10
+"""A chunk that begins with batches of this size will hold few of them."""
 
 
 class EarlyPuts:
@@ -51,6 +57,8 @@ class EarlyPuts:
         self._puts = puts
         self._under_way = under_way
         self._threads = WorkerThreads("wal-put-beside", 1)
+        self._beside: PutBeside | None = None
+        self._buffers: Sequence[memoryview] = ()
         self._is_closed = False
 
     def at_once(
@@ -69,22 +77,28 @@ class EarlyPuts:
         body: ObjectBody = WalObjectBody(chunk, plan)
         if payloads:
             body = FreshObjectBody(plan, payloads, chunk.data_path)
-        chunk.is_stored = _put(self._puts, plan, body, abandoned)
+        chunk.is_stored = _put(self._puts, plan.object_key, body, abandoned)
 
-    def beside(self, batch_count: int, data_bytes: int) -> "PutBeside | None":
-        """Begins a put for a chunk of one append that has this size.
+    def beside(self, batch_count: int, data_bytes: int, *, seals: bool) -> "PutBeside | None":
+        """Begins a put for a chunk that is opened by an append of this size.
 
-        None: such a chunk is not put beside its writing. The caller ends the put.
+        `seals`: the chunk takes no other. None: such a chunk is not put beside its writing. The
+        caller ends the put.
         """
         if (
             self._puts is None
             or self._is_closed
             or batch_count > FEW_MAX
-            or not PUT_AT_ONCE_BYTES_MAX < data_bytes <= PUT_BESIDE_BYTES_MAX
+            or data_bytes <= PUT_AT_ONCE_BYTES_MAX
+            or (not seals and data_bytes < batch_count * _LARGE_BATCH_BYTES)
             or self._under_way()
+            or not (self._beside is None or self._beside.has_ended)
         ):
             return None
-        return PutBeside(self._puts, self._threads, is_closed=lambda: self._is_closed)
+        if not self._buffers:
+            self._buffers = [aligned_buffer(READ_BYTES_MAX) for _ in range(_BUFFERS)]
+        self._beside = PutBeside(self._puts, self._threads, self._buffers)
+        return self._beside
 
     def noted(self, plan: WalObjectPlan) -> None:
         """Count an object that was stored early."""
@@ -94,96 +108,74 @@ class EarlyPuts:
     async def close(self) -> None:
         """Give up what is under way, and wait for its end."""
         self._is_closed = True
+        if self._beside is not None:
+            self._beside.give_up()
         await self._threads.close()
 
 
 class PutBeside:
     """One put beside the writing of its chunk; begun when it is made, on the event loop.
 
-    `begin` and `end` are called in the thread that writes the chunk.
+    The thread that writes the chunk calls the other methods; `give_up` and `has_ended` anybody.
     """
 
     def __init__(
-        self, puts: ThreadPuts, threads: WorkerThreads, *, is_closed: Callable[[], bool]
+        self, puts: ThreadPuts, threads: WorkerThreads, buffers: Sequence[memoryview]
     ) -> None:
+        """`buffers` are for it alone until it has ended, and as for `CheckedReads`."""
         self._puts = puts
-        self._is_closed = is_closed
-        self._plan: WalObjectPlan | None = None
-        self._body: ObjectBody | None = None
-        self._is_given_up = False
-        # What each thread waits for: a body or the end, a whole chunk or the end, the last view.
-        self._has_begun = threading.Event()
-        self._is_written = threading.Event()
-        self._is_read = threading.Event()
+        self._object = GrowingObject(buffers)
+        self._has_begun = False
         self._job = threads.begin(self._run)
+
+    @property
+    def has_ended(self) -> bool:
+        return self._job.has_ended
 
     async def has_stored(self) -> bool:
         """Whether the object is in the store; waits for the end. Raises: FailpointError."""
         return await self._job.ended()
 
-    def begin(self, plan: WalObjectPlan, payloads: Sequence[FragmentChain], path: str) -> None:
-        """Put `plan` from `payloads`, while the chunk at `path` is written."""
-        self._plan = plan
-        self._body = _ReadOnceBody(FreshObjectBody(plan, payloads, path), self._is_read.set)
-        self._has_begun.set()
+    def add(self, writer: ChunkWriter, batches: ChunkBatches, append: PlacedGroup) -> None:
+        """`batches` come next in the object of the open chunk; `append` has the bytes of them."""
+        try:
+            if not self._has_begun:
+                self._has_begun = True
+                self._object.begin(writer.identity, writer.paths.data)
+            self._object.add(batches, append.data, append.data_start)
+        except CorruptChunk as error:
+            log.error("damaged batch in memory", path=writer.paths.data, error=str(error))
+            self.give_up()
 
-    def end(self, plan: WalObjectPlan | None) -> None:
-        """A chunk was written whose object is `plan`, or none: another object gets no name.
+    def finish(self, plan: WalObjectPlan | None) -> None:
+        """The chunk is whole and its object is `plan`, or it comes to nothing."""
+        if plan is None:
+            self.give_up()
+        else:
+            self._object.finish(plan)
 
-        Call it once, whether or not anything was begun. Nobody reads the payloads afterwards.
-        """
-        self._is_given_up = plan is not self._plan
-        self._has_begun.set()
-        self._is_written.set()
-        self._is_read.wait()
+    def give_up(self) -> None:
+        """Store nothing; changes nothing after the end."""
+        self._object.end()
 
     def _run(self) -> bool:
-        self._has_begun.wait()
+        body = self._object
         try:
-            if self._plan is None or self._body is None:
-                return False
-            return _put(self._puts, self._plan, self._body, self._is_abandoned, self._wait_written)
+            key = body.wait_begun()
+            return key is not None and _put(self._puts, key, body, lambda: body.is_over)
         finally:
-            self._is_read.set()
-
-    def _wait_written(self) -> None:
-        self._is_written.wait()
-
-    def _is_abandoned(self) -> bool:
-        return self._is_given_up or self._is_closed()
+            body.end()
 
 
-class _ReadOnceBody:
-    """The body of a put beside its chunk; tells when its memory is not read any more."""
-
-    def __init__(self, body: FreshObjectBody, on_read: Callable[[], None]) -> None:
-        self._body = body
-        self._on_read = on_read
-
-    @property
-    def length_bytes(self) -> int:
-        return self._body.length_bytes
-
-    def fragments(self) -> Iterator[Buffer]:
-        """Raises: CorruptChunk."""
-        yield from self._body.fragments()
-        self._on_read()
-
-
-def _put(
-    puts: ThreadPuts,
-    plan: WalObjectPlan,
-    body: ObjectBody,
-    abandoned: Callable[[], bool],
-    before_name: Callable[[], None] = lambda: None,
-) -> bool:
+def _put(puts: ThreadPuts, key: ObjectKey, body: ObjectBody, abandoned: Callable[[], bool]) -> bool:
     """Whether the object was stored. Raises: FailpointError."""
     failpoint("upload.before_put")
     try:
-        puts.put_in_thread(plan.object_key, body, abandoned, before_name)
+        puts.put_in_thread(key, body, abandoned)
     except FailpointError:
         raise
     except DisklessError as error:
-        log.warning("not put early", object_key=plan.object_key, error=str(error))
+        if not abandoned():
+            log.warning("not put early", object_key=key, error=str(error))
         return False
     return True

@@ -142,6 +142,7 @@ class WriteLoop:
         self._flushes: list[asyncio.Future[None]] = []
         self._writer: ChunkWriter | None = None
         self._writer_batches: list[PendingBatches] = []
+        self._put: PutBeside | None = None
         self._opened_at = 0.0
         self._called_at = 0.0
         self._alarm: asyncio.TimerHandle | None = None
@@ -355,16 +356,14 @@ class WriteLoop:
         """Append `group`, and with `seals` seal the chunk and hand it over."""
         started, data_bytes = self._clock.monotonic(), group.data_bytes
         writer = self._writer
-        put: PutBeside | None = None
         if writer is None:
             self._opened_at = started
-            if seals:
-                put = self._puts.beside(group.batch_count, data_bytes)
+            self._put = self._puts.beside(group.batch_count, data_bytes, seals=seals)
         else:
             data_bytes += writer.data_bytes
         if seals:
             self._policy.sealed(started, data_bytes)
-        write, earlier = self._blocking.write, self._writer_batches
+        write, earlier, put = self._blocking.write, self._writer_batches, self._put
         job = thread.begin(lambda: write(writer, earlier, group.batches, seals=seals, put=put))
         cancelled: asyncio.CancelledError | None = None
         try:
@@ -374,6 +373,8 @@ class WriteLoop:
             written = await job.to_the_end()  # It uses buffers and files that are given back then.
             cancelled = cancellation
         self._writer = written.writer
+        if written.writer is None:
+            self._put = None
         self._settle(group, written)
         error = cancelled or written.error
         if written.writer is None and seals:
@@ -430,6 +431,8 @@ class WriteLoop:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+            if self._put is not None:
+                self._put.give_up()
             batches, self._writer_batches = self._writer_batches, []
             self._on_failed(batches, _stopped())
         while self._queue:

@@ -1,4 +1,4 @@
-"""The object of a chunk of few large batches is put while the chunk is written."""
+"""The object of a chunk of few large batches is put while the chunk fills."""
 
 import asyncio
 import errno
@@ -33,19 +33,20 @@ from wal.columns import FEW_MAX
 from wal.errors import ObjectStoreUnavailable
 from wal.failpoint import FailpointError, arm
 from wal.fd_cache import FdCache
+from wal.private_copy import BLOCK_BYTES
 from wal.stores.file_store import FileStore
 from wal.stores.observed_store import ObservedStore, StoreReach
 from wal.ulid import encode_ulid
-from wal.write_path.early_puts import (
-    PUT_AT_ONCE_BYTES_MAX,
-    PUT_BESIDE_BYTES_MAX,
-    EarlyPuts,
-)
+from wal.write_path.early_puts import PUT_AT_ONCE_BYTES_MAX, EarlyPuts, PutBeside
 from wal.write_path.uploader import Uploader
 from wal.write_path.write_loop import WriteLoop
 
 LARGE = batch_bytes(b"x" * 300_000)
 OTHER = batch_bytes(b"y" * 200_000)
+HALF = batch_bytes(b"z" * 600_000)
+"""Two of them are no row of the metadata together."""
+HUGE = batch_bytes(b"z" * 3_000_000)
+BATCH = batch_bytes()
 NOTE = CommitNote(encode_ulid(5), (NotedRun(10, 20),))
 TIMEOUT_S = 60
 
@@ -53,7 +54,14 @@ TIMEOUT_S = 60
 class Rig:
     """A write loop and its uploader on a store in a directory, as a broker has them."""
 
-    def __init__(self, path: Path, *, fail: Callable[[str, str], None] = lambda *_: None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        fail: Callable[[str, str], None] = lambda *_: None,
+        seals_early: bool = True,
+    ) -> None:
+        """Without `seals_early` a chunk is sealed by `settle` alone."""
         self.path = path
         self.disk = FaultyDisk(fail)
         self.journal = CommitJournal()
@@ -70,7 +78,7 @@ class Rig:
             commits=self.journal,
         )
         self.directory.recover()
-        self.pool = BufferPool(1 << 22)
+        self.pool = BufferPool(1 << 24)
         self.outcomes = Outcomes()
         self.outcomes.before_commit = self._look
         opened = FileStore(path / "objects", clock=clock, rng=random.Random(2), sync=False)
@@ -86,7 +94,7 @@ class Rig:
         )
         self.loop = WriteLoop(
             self.directory,
-            settings=replace(SETTINGS, commit_early=True),
+            settings=replace(SETTINGS, commit_early=seals_early),
             clock=clock,
             on_sealed=self.uploader.submit,
             on_failed=self.outcomes.failed,
@@ -94,11 +102,13 @@ class Rig:
             puts=self.uploader.early,
         )
         self.were_early: list[bool] = []
+        """Of each chunk that was committed, whether nothing was left to upload."""
         self.stored: list[bytes] = []
 
     def _look(self, chunk: SealedChunk) -> None:
         """What is in the store when a chunk is committed is what its files say."""
-        self.were_early.append(chunk.early_put is not None)
+        put = chunk.early_put
+        self.were_early.append(isinstance(put, PutBeside) and put._job.result is True)
         self.stored.append((self.path / "objects" / chunk.object_key).read_bytes())
         assert self.stored[-1] == object_bytes(WalObjectBody(chunk, chunk.plan))
 
@@ -109,6 +119,14 @@ class Rig:
             for place, (partition, data) in enumerate(zip(partitions, contents, strict=True))
         ]
         self.loop.append_nowait(together(self.pool, batches))
+
+    async def append_apart(self, *contents: bytes, token: int = 0) -> None:
+        """Each of them in an append of its own."""
+        for place, data in enumerate(contents):
+            appends = self.loop.statistics().appends
+            partition = (A1, A0)[place % 2]
+            self.loop.append_nowait(pending(self.pool, partition, data, token=(token, place)))
+            await until_appended(self.loop, appends + 1)
 
     async def settle(self) -> None:
         """Until all that was appended has its outcome."""
@@ -123,6 +141,10 @@ class Rig:
     def draft_bytes(self) -> int:
         drafts = (self.path / "objects/.diskless-puts").rglob("*")
         return sum([path.stat().st_size for path in drafts if path.is_file()])
+
+
+async def until_appended(loop: WriteLoop, appends: int) -> None:
+    await asyncio.to_thread(until, lambda: loop.statistics().appends == appends, "an append")
 
 
 @asynccontextmanager
@@ -159,13 +181,45 @@ async def test_what_is_put_beside_its_chunk_is_what_the_chunk_holds(tmp_path: Pa
         assert (rig.uploader.uploads, rig.uploader.upload_bytes) == (2, size)
 
 
-class Files:
-    """Calls `then` when the batches, or the notes, of the first chunk are about to be indexed."""
+async def test_what_is_put_while_its_chunk_fills_is_what_the_chunk_holds(tmp_path: Path) -> None:
+    async with running(Rig(tmp_path, seals_early=False)) as rig:
+        for token, contents in enumerate([[HALF] * 9, [LARGE, HUGE]]):
+            await rig.append_apart(*contents, token=token)
+            await rig.settle()
+        assert rig.were_early == [True, True]
+        assert {*map(tuple, rig.outcomes.of_token.values())} == {("committed",)}
+        assert rig.store.statistics().puts == 2
+        # As they came: sorting brings none together that may be one row.
+        chunk = rig.outcomes.committed[0]
+        extents = (await WalObjectReader(rig.store).verify(chunk.object_key)).extents
+        assert [extent.partition for extent in extents] == [A1, A0, A1, A0, A1, A0, A1, A0, A1]
 
-    def __init__(self, then: Callable[[str], None], *, notes: bool = False) -> None:
+
+@pytest.mark.parametrize(
+    "contents", [[LARGE, BATCH, BATCH, BATCH], [LARGE, *[LARGE, BATCH] * (FEW_MAX // 2)]]
+)
+async def test_a_chunk_whose_batches_are_sorted_after_all_is_uploaded(
+    tmp_path: Path, contents: Sequence[bytes]
+) -> None:
+    async with running(Rig(tmp_path, seals_early=False)) as rig:
+        await rig.append_apart(*contents)
+        await rig.settle()
+        assert rig.were_early == [False]
+        assert {*map(tuple, rig.outcomes.of_token.values())} == {("committed",)}
+        await rig.append_apart(LARGE, token=1)
+        await rig.settle()
+        assert rig.were_early == [False, True]
+
+
+class Files:
+    """Calls `then` when a record of the first chunk is about to be written to its index.
+
+    Record 0 is the chunk's header, then come those of appends, then the notes.
+    """
+
+    def __init__(self, then: Callable[[str], None], *, record: int = 1) -> None:
         self._then = then
-        # The first is the chunk's header.
-        self._left = 2 if notes else 1
+        self._left = record
 
     def __call__(self, call: str, path: str) -> None:
         if call == "pwritev" and path.endswith(".idx"):
@@ -180,7 +234,7 @@ async def test_an_object_is_written_beside_its_chunk_and_has_its_name_after_it(
     seen: list[list[Path]] = []
 
     def look(_: str) -> None:
-        until(lambda: rig.draft_bytes() > len(LARGE), "a whole draft")
+        until(lambda: rig.draft_bytes() > len(LARGE) - BLOCK_BYTES, "all blocks that are whole")
         seen.append(rig.objects())
 
     rig = Rig(tmp_path, fail=Files(look))
@@ -210,11 +264,24 @@ async def test_a_chunk_that_the_disk_refuses_has_no_object(tmp_path: Path) -> No
         assert await noted(rig) == (NOTE,), "the next object tells what this one could not"
 
 
+async def test_an_append_that_the_disk_refuses_is_not_in_the_object(tmp_path: Path) -> None:
+    def refuse(path: str) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device", path)
+
+    rig = Rig(tmp_path, fail=Files(refuse, record=2), seals_early=False)
+    async with running(rig):
+        await rig.append_apart(LARGE)
+        rig.append(OTHER, token=1)
+        await rig.settle()
+        assert rig.outcomes.of_token == {(0, 0): ["committed"], (1, 0): ["StorageFailed"]}
+        assert rig.were_early == [False]
+
+
 async def test_notes_that_the_disk_refuses_are_not_in_the_object(tmp_path: Path) -> None:
     def refuse(path: str) -> None:
         raise OSError(errno.EIO, "I/O error", path)
 
-    rig = Rig(tmp_path, fail=Files(refuse, notes=True))
+    rig = Rig(tmp_path, fail=Files(refuse, record=2))
     rig.journal.add(NOTE)
     async with running(rig):
         rig.append(LARGE)
@@ -253,7 +320,7 @@ async def test_what_could_not_be_put_beside_is_uploaded(
         rig.append(LARGE, OTHER)
         await rig.settle()
         assert {*map(tuple, rig.outcomes.of_token.values())} == {("committed",)}
-        assert rig.were_early == [True]
+        assert rig.were_early == [False]
         assert rig.store.statistics().puts == 1
 
 
@@ -277,37 +344,87 @@ async def test_a_failpoint_before_the_put_ends_the_uploader(tmp_path: Path) -> N
     rig.directory.close()
 
 
+async def test_a_loop_that_is_cancelled_gives_up_the_put_of_its_open_chunk(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, seals_early=False)
+    async with rig.store:
+        writing = asyncio.create_task(rig.loop.run())
+        await rig.append_apart(LARGE)
+        put = rig.loop._put
+        assert put is not None
+        writing.cancel()
+        await asyncio.wait([writing])
+        assert not await put.has_stored()
+        assert rig.objects() == []
+        assert rig.draft_bytes() == 0
+        assert rig.outcomes.of_token == {(0, 0): ["CommitOutcomeUnknown"]}
+    rig.directory.close()
+
+
+async def test_the_end_of_the_uploader_gives_up_a_put(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, seals_early=False)
+    async with rig.store:
+        writing = asyncio.create_task(rig.loop.run())
+        await rig.append_apart(LARGE)
+        put = rig.loop._put
+        assert put is not None
+        await rig.uploader.early.close()
+        assert put.has_ended
+        await rig.append_apart(LARGE, token=1)  # Nobody waits for a put that has ended.
+        assert not await put.has_stored()
+        assert rig.objects() == []
+        assert rig.draft_bytes() == 0
+        writing.cancel()
+        await asyncio.wait([writing])
+    rig.directory.close()
+
+
 # --- one put --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("batch_count", "data_bytes", "under_way"),
+    ("batch_count", "data_bytes", "seals", "under_way"),
     [
-        (1, PUT_AT_ONCE_BYTES_MAX, 0),
-        (1, PUT_BESIDE_BYTES_MAX + 1, 0),
-        (FEW_MAX + 1, PUT_BESIDE_BYTES_MAX, 0),
-        (FEW_MAX, PUT_BESIDE_BYTES_MAX, 1),
+        (1, PUT_AT_ONCE_BYTES_MAX, True, 0),
+        (FEW_MAX + 1, 1 << 30, True, 0),
+        (FEW_MAX, 1 << 20, False, 0),
+        (1, 1 << 30, True, 1),
     ],
 )
 async def test_other_chunks_are_not_put_beside(
-    tmp_path: Path, batch_count: int, data_bytes: int, under_way: int
+    tmp_path: Path, batch_count: int, data_bytes: int, seals: bool, under_way: int
 ) -> None:
     puts = FileStore(tmp_path, clock=SystemClock(), rng=random.Random(1))
     early = EarlyPuts(puts, under_way=lambda: under_way)
-    assert early.beside(batch_count, data_bytes) is None
+    assert early.beside(batch_count, data_bytes, seals=seals) is None
     without = EarlyPuts(None, under_way=lambda: 0)
-    assert without.beside(1, PUT_BESIDE_BYTES_MAX) is None
+    assert without.beside(1, 1 << 20, seals=True) is None
     await early.close()
     closed = EarlyPuts(puts, under_way=lambda: 0)
     await closed.close()
-    assert closed.beside(1, PUT_BESIDE_BYTES_MAX) is None
+    assert closed.beside(1, 1 << 20, seals=True) is None
+
+
+async def test_there_is_one_put_beside_at_a_time(tmp_path: Path) -> None:
+    """They have the same buffers."""
+    early = EarlyPuts(
+        FileStore(tmp_path, clock=SystemClock(), rng=random.Random(1)), under_way=lambda: 0
+    )
+    first = early.beside(1, 1 << 20, seals=True)
+    assert first is not None
+    assert early.beside(1, 1 << 20, seals=True) is None
+    first.give_up()
+    assert not await first.has_stored()
+    second = early.beside(1, 1 << 20, seals=True)
+    assert second is not None
+    await early.close()
+    assert second.has_ended
 
 
 async def test_a_put_for_which_no_chunk_was_begun_ends_with_nothing_stored(tmp_path: Path) -> None:
     async with running(Rig(tmp_path)) as rig:
-        put = rig.uploader.early.beside(1, len(LARGE))
+        put = rig.uploader.early.beside(1, len(LARGE), seals=True)
         assert put is not None
-        await asyncio.to_thread(put.end, None)
+        put.finish(None)
         assert not await put.has_stored()
         assert rig.objects() == []
 
@@ -318,15 +435,14 @@ async def test_memory_that_was_written_over_is_not_put(tmp_path: Path, place: in
         batches, other = (pending(rig.pool, A0, LARGE) for _ in range(2))
         writer = rig.directory.open_chunk()
         placed = writer.place([batches])
-        laid_out = rig.directory.objects.lay_out(writer.identity, placed.batches())
-        put = rig.uploader.early.beside(1, len(LARGE))
+        put = rig.uploader.early.beside(1, len(LARGE), seals=True)
         assert put is not None
         flip(other.payload, place)
-        put.begin(laid_out.plan, [other.payload], writer.paths.data)
+        put.add(writer, placed.batches(), placed._replace(data=other.payload.views()))
         writer.write(placed)
-        chunk = rig.directory.seal(writer, (), laid_out)
+        chunk = rig.directory.seal(writer, ())
         assert chunk is not None
-        await asyncio.to_thread(put.end, laid_out.plan)
+        put.finish(chunk.plan)
         batches.payload.release()
         other.payload.release()
         chunk.early_put = put
@@ -342,24 +458,3 @@ def flip(payload: FragmentChain, place: int) -> None:
             view[place] ^= 1
             return
         place -= len(view)
-
-
-async def test_the_end_of_the_uploader_gives_up_a_put(tmp_path: Path) -> None:
-    rig = Rig(tmp_path)
-    async with running(rig):
-        batches = pending(rig.pool, A0, LARGE)
-        writer = rig.directory.open_chunk()
-        placed = writer.place([batches])
-        plan = rig.directory.objects.lay_out(writer.identity, placed.batches()).plan
-        put = rig.uploader.early.beside(1, len(LARGE))
-        assert put is not None
-        put.begin(plan, [batches.payload], writer.paths.data)
-        await asyncio.to_thread(until, lambda: rig.draft_bytes() > len(LARGE), "a whole draft")
-        closing = asyncio.create_task(rig.uploader.early.close())
-        await asyncio.sleep(0)
-        await asyncio.to_thread(put.end, plan)
-        await closing
-        assert not await put.has_stored()
-        assert rig.objects() == []
-        writer.close()
-        batches.payload.release()
