@@ -17,10 +17,9 @@ Invariants:
 - Once it is given up, or its put is over, nobody waits for it.
 """
 
-import threading
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple
 
 import structlog
@@ -74,26 +73,25 @@ class GrowingObject:
     def __init__(self, buffers: Sequence[memoryview], *, patience_s: float = PATIENCE_S) -> None:
         """`buffers` are as for `CheckedReads`, and its own until its put is over."""
         self._patience_s = patience_s
-        self._key: ObjectKey | None = None
         self._reads: CheckedReads | None = None
         self._offsets: list[int] = []
-        # Guards all that follows, of which both threads hear.
-        self._changed = threading.Condition()
-        self._free = list(buffers)
         self._filling = buffers[0]
-        self._pieces: deque[_Piece] = deque()
         self._plan: WalObjectPlan | None = None
         self._is_over = False
+        # From one thread to the other; None: look whether it is over.
+        self._begun: SimpleQueue[ObjectKey | None] = SimpleQueue()
+        self._pieces: SimpleQueue[_Piece | None] = SimpleQueue()
+        self._free: SimpleQueue[memoryview | None] = SimpleQueue()
+        for buffer in buffers:
+            self._free.put(buffer)
 
     # What the write loop's thread says
 
     def begin(self, identity: ChunkIdentity, path: str) -> None:
         """It is the object of the chunk at `path`."""
+        self._begun.put(identity.object_key)
         self._reads = CheckedReads(path, self._take_buffer)
         self._give(self._reads.put(object_header(identity)))
-        with self._changed:
-            self._key = identity.object_key
-            self._changed.notify_all()
 
     def add(self, batches: ChunkBatches, views: Sequence[memoryview], start: int) -> None:
         """`batches` come next; `views` are bytes of .data from `start` on that have them all.
@@ -116,20 +114,16 @@ class GrowingObject:
             return
         self._give(self._reads.put(plan.footer))
         self._give([self._reads.rest()])
-        with self._changed:
-            self._plan = plan
-            self._changed.notify_all()
+        self._plan = plan
+        self._pieces.put(None)
 
     # What both say
 
     def end(self) -> None:
         """Give it up; after its put this changes nothing."""
-        with self._changed:
-            self._end()
-
-    def _end(self) -> None:
         self._is_over = True
-        self._changed.notify_all()
+        for queue in (self._begun, self._pieces, self._free):
+            queue.put(None)
 
     @property
     def is_over(self) -> bool:
@@ -140,9 +134,7 @@ class GrowingObject:
 
     def wait_begun(self) -> ObjectKey | None:
         """The object's key, once the chunk is there; None when it is over before that."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._key or self._is_over)
-            return None if self._is_over else self._key
+        return self._begun.get()
 
     @property
     def length_bytes(self) -> int:
@@ -154,31 +146,25 @@ class GrowingObject:
 
         Raises: ObjectStoreUnavailable when it is given up.
         """
-        while (piece := self._next()) is not None:
+        while (piece := self._pieces.get()) is not None and not self._is_over:
             yield piece.content
-            with self._changed:
-                self._free.append(piece.buffer)
-                self._changed.notify_all()
-
-    def _next(self) -> _Piece | None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._pieces or self._plan or self._is_over)
-            if self._is_over:
-                raise ObjectStoreUnavailable("the object is not put beside its chunk any more")
-            return self._pieces.popleft() if self._pieces else None
+            self._free.put(piece.buffer)
+        if self._is_over:
+            raise ObjectStoreUnavailable("the object is not put beside its chunk any more")
 
     def _take_buffer(self) -> memoryview:
-        with self._changed:
-            if not self._changed.wait_for(lambda: self._free or self._is_over, self._patience_s):
+        buffer = None
+        if not self._is_over:
+            try:
+                buffer = self._free.get(timeout=self._patience_s)
+            except Empty:
                 log.warning("the store is too slow to put an object beside its chunk")
-                self._end()
-            if self._free:
-                self._filling = self._free.pop()
-            # It may be on its way to the store: of an object that gets no name any more.
-            return self._filling
+                self.end()
+        if buffer is not None:
+            self._filling = buffer
+        # Else it may be on its way to the store: of an object that gets no name any more.
+        return self._filling
 
     def _give(self, pieces: Iterable[memoryview]) -> None:
         for content in pieces:
-            with self._changed:
-                self._pieces.append(_Piece(content, self._filling))
-                self._changed.notify_all()
+            self._pieces.put(_Piece(content, self._filling))
