@@ -1,10 +1,6 @@
-"""Reads batches of a chunk for its object: each is checked before anybody gets it.
+"""Reads batches of a chunk for its object: each is checked before anybody gets it."""
 
-What is read comes in pieces of one reused buffer that starts at a block of memory; the pieces are
-whole blocks but for the last, so a store can write them past the page cache.
-"""
-
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Final, Protocol
 
 import numpy as np
@@ -42,118 +38,69 @@ def check_fragments(payload: Sequence[memoryview], wanted: Wanted, path: str) ->
 def read_checked(
     data: DataFile, path: str, batches: ChunkBatches, header: bytes = b"", footer: bytes = b""
 ) -> Iterator[memoryview]:
-    """`header`, the bytes of `batches` back to back, `footer`, in pieces. Raises: CorruptChunk."""
+    """`header`, the bytes of `batches` back to back, `footer`, in pieces of one reused buffer.
+
+    The buffer starts at a block of memory, and the pieces are whole blocks but for the last: a
+    store can write them past the page cache. A batch larger than the buffer comes in several
+    pieces, and the check of its end raises before the last one. Raises: CorruptChunk.
+    """
     wanted = batches.wanted()
     total = len(header) + sum([batch.length_bytes for batch in wanted]) + len(footer)
     buffer = aligned_buffer(min(READ_BYTES_MAX, total))
-    reads = CheckedReads(path, lambda: buffer)
-    yield from reads.put(header)
-    yield from reads.read(data, wanted)
-    yield from reads.put(footer)
-    yield reads.rest()
+    filled = len(header)
+    buffer[:filled] = header
+    first = 0
+    while first < len(wanted):
+        size, last = filled, first
+        while last < len(wanted) and size + wanted[last].length_bytes <= len(buffer):
+            size += wanted[last].length_bytes
+            last += 1
+        if last > first:
+            read_into(data, path, wanted[first:last], buffer[filled:size])
+            filled, first = size, last
+        elif filled < BLOCK_BYTES:
+            filled = yield from _read_large(data, path, wanted[first], buffer, filled)
+            first += 1
+        else:
+            filled = yield from _whole_blocks(buffer, filled)
+    rest = memoryview(footer)
+    while filled + len(rest) > len(buffer):
+        part = len(buffer) - filled
+        buffer[filled:] = rest[:part]
+        rest = rest[part:]
+        yield buffer
+        filled = 0
+    buffer[filled : filled + len(rest)] = rest
+    yield buffer[: filled + len(rest)]
 
 
-class CheckedReads:
-    """Gathers what becomes an object in a buffer, and gives it away in pieces."""
+def _whole_blocks(buffer: memoryview, filled: int) -> Generator[memoryview, None, int]:
+    """Hand out what is in the buffer but for the last block, which moves to its start.
 
-    def __init__(self, path: str, take_buffer: Callable[[], memoryview]) -> None:
-        """`take_buffer` gives the first buffer, and another one for each piece given away; that may
-        be the same, when the piece is not used any more. A buffer starts at a block, and is of
-        whole blocks or has room for all that comes. `path` names the chunk in errors.
-        """
-        self._path = path
-        self._take_buffer = take_buffer
-        self._buffer = take_buffer()
-        self._filled = 0
+    Returns the bytes that are left.
+    """
+    whole = filled - filled % BLOCK_BYTES
+    yield buffer[:whole]
+    buffer[: filled - whole] = buffer[whole:filled]
+    return filled - whole
 
-    def put(self, content: bytes) -> Iterator[memoryview]:
-        """Take bytes that need no check."""
-        rest = memoryview(content)
-        while self._filled + len(rest) > len(self._buffer):
-            part = len(self._buffer) - self._filled
-            self._buffer[self._filled :] = rest[:part]
-            rest = rest[part:]
-            yield self._buffer
-            self._buffer, self._filled = self._take_buffer(), 0
-        self._buffer[self._filled : self._filled + len(rest)] = rest
-        self._filled += len(rest)
 
-    def read(self, data: DataFile, wanted: Sequence[Wanted]) -> Iterator[memoryview]:
-        """Take batches of `data`, one behind the other. Raises: CorruptChunk.
+def read_into(data: DataFile, path: str, wanted: Sequence[Wanted], buffer: memoryview) -> None:
+    """Fill `buffer` with `wanted`, one read per run of neighbours in .data, and check them.
 
-        One larger than the buffer comes in several pieces; the check of its end raises before the
-        last one.
-        """
-        first = 0
-        while first < len(wanted):
-            size, last = self._filled, first
-            while last < len(wanted) and size + wanted[last].length_bytes <= len(self._buffer):
-                size += wanted[last].length_bytes
-                last += 1
-            if last > first:
-                self._read_small(data, wanted[first:last], self._buffer[self._filled : size])
-                self._filled, first = size, last
-            elif self._filled < BLOCK_BYTES:
-                yield from self._read_large(data, wanted[first])
-                first += 1
-            else:
-                yield from self.whole_blocks()
-
-    def whole_blocks(self) -> Iterator[memoryview]:
-        """Give away what was taken but for the last block, if there are whole ones."""
-        whole = self._filled - self._filled % BLOCK_BYTES
-        if whole:
-            rest = bytes(self._buffer[whole : self._filled])
-            yield self._buffer[:whole]
-            self._buffer, self._filled = self._take_buffer(), len(rest)
-            self._buffer[: len(rest)] = rest
-
-    def rest(self) -> memoryview:
-        """All that was taken and not given away."""
-        return self._buffer[: self._filled]
-
-    def _read_small(self, data: DataFile, wanted: Sequence[Wanted], buffer: memoryview) -> None:
-        """Fill `buffer` with `wanted`, one read per run of neighbours in .data; check them."""
-        filled = run_start = 0
-        run_offset = wanted[0].byte_offset
-        for offset, length, _, _ in wanted:
-            if offset != run_offset + filled - run_start:
-                self._read_exactly(data, buffer[run_start:filled], run_offset)
-                run_start, run_offset = filled, offset
-            filled += length
-        self._read_exactly(data, buffer[run_start:filled], run_offset)
-        place = _first_rotten(buffer, wanted)
-        if place is not None:
-            raise _rotten(self._path, wanted[place])
-
-    def _read_large(self, data: DataFile, batch: Wanted) -> Iterator[memoryview]:
-        """Take a batch larger than the buffer, which holds less than a block."""
-        offset, length, leader_epoch, expected = batch
-        crc = done = 0
-        while done < length:
-            if self._filled == len(self._buffer):
-                yield self._buffer
-                self._buffer, self._filled = self._take_buffer(), 0
-            piece = self._buffer[self._filled : self._filled + length - done]
-            self._read_exactly(data, piece, offset + done)
-            if done == 0:
-                if piece[:CRC_START] != head_of(length, leader_epoch, expected):
-                    raise _rotten(self._path, batch)
-                crc = crc32c(piece[CRC_START:])
-            else:
-                crc = crc32c(piece, crc)
-            self._filled += len(piece)
-            done += len(piece)
-        if crc != expected:
-            raise _rotten(self._path, batch)
-
-    def _read_exactly(self, data: DataFile, buffer: memoryview, offset: int) -> None:
-        try:
-            count = data.pread_into(buffer, offset)
-        except OSError as error:
-            raise CorruptChunk(f"{self._path}: unreadable at byte {offset}: {error}") from error
-        if count != len(buffer):
-            raise CorruptChunk(f"{self._path}: ends before byte {offset + len(buffer)}")
+    Raises: CorruptChunk.
+    """
+    filled = run_start = 0
+    run_offset = wanted[0].byte_offset
+    for offset, length, _, _ in wanted:
+        if offset != run_offset + filled - run_start:
+            _read_exactly(data, path, buffer[run_start:filled], run_offset)
+            run_start, run_offset = filled, offset
+        filled += length
+    _read_exactly(data, path, buffer[run_start:filled], run_offset)
+    place = _first_rotten(buffer, wanted)
+    if place is not None:
+        raise _rotten(path, wanted[place])
 
 
 def _first_rotten(buffer: memoryview, wanted: Sequence[Wanted]) -> int | None:
@@ -174,6 +121,41 @@ def _first_rotten(buffer: memoryview, wanted: Sequence[Wanted]) -> int | None:
     bodies = zip((starts + CRC_START).tolist(), ends.tolist(), strict=True)
     is_right &= np.array([crc32c(buffer[start:end]) for start, end in bodies]) == crcs
     return None if is_right.all() else int(is_right.argmin())
+
+
+def _read_large(
+    data: DataFile, path: str, batch: Wanted, buffer: memoryview, filled: int
+) -> Generator[memoryview, None, int]:
+    """A batch larger than the buffer, which holds `filled` bytes; returns those left in it."""
+    offset, length, leader_epoch, expected = batch
+    crc = 0
+    done = 0
+    while done < length:
+        if filled == len(buffer):
+            yield buffer
+            filled = 0
+        piece = buffer[filled : filled + length - done]
+        _read_exactly(data, path, piece, offset + done)
+        if done == 0:
+            if piece[:CRC_START] != head_of(length, leader_epoch, expected):
+                raise _rotten(path, batch)
+            crc = crc32c(piece[CRC_START:])
+        else:
+            crc = crc32c(piece, crc)
+        filled += len(piece)
+        done += len(piece)
+    if crc != expected:
+        raise _rotten(path, batch)
+    return filled
+
+
+def _read_exactly(data: DataFile, path: str, buffer: memoryview, offset: int) -> None:
+    try:
+        count = data.pread_into(buffer, offset)
+    except OSError as error:
+        raise CorruptChunk(f"{path}: unreadable at byte {offset}: {error}") from error
+    if count != len(buffer):
+        raise CorruptChunk(f"{path}: ends before byte {offset + len(buffer)}")
 
 
 def _rotten(path: str, batch: Wanted) -> CorruptChunk:

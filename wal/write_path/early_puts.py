@@ -25,7 +25,6 @@ from typing import Final
 import structlog
 
 from wal.chunks.buffer import FragmentChain
-from wal.chunks.checked_reads import READ_BYTES_MAX
 from wal.chunks.chunk import ChunkWriter, PlacedGroup
 from wal.chunks.chunk_batches import ChunkBatches
 from wal.chunks.sealed_chunk import SealedChunk
@@ -43,8 +42,9 @@ log = structlog.get_logger(__name__)
 
 PUT_AT_ONCE_BYTES_MAX: Final = 256 << 10
 """A larger chunk takes its time to be written: more is appended beside that."""
-_BUFFERS: Final = 4
-"""Of READ_BYTES_MAX each: what a put may have of a chunk that is written faster than its object."""
+BESIDE_BUFFER_BYTES: Final = 8 << 20
+"""For the one put beside a chunk. Most chunks fit; those that do not wait for the store now and
+then while they are written."""
 _LARGE_BATCH_BYTES: Final = 128 << 10
 """A chunk that begins with batches of this size will hold few of them."""
 
@@ -58,7 +58,7 @@ class EarlyPuts:
         self._under_way = under_way
         self._threads = WorkerThreads("wal-put-beside", 1)
         self._beside: PutBeside | None = None
-        self._buffers: Sequence[memoryview] = ()
+        self._buffer: memoryview | None = None
         self._is_closed = False
 
     def at_once(
@@ -95,9 +95,9 @@ class EarlyPuts:
             or not (self._beside is None or self._beside.has_ended)
         ):
             return None
-        if not self._buffers:
-            self._buffers = [aligned_buffer(READ_BYTES_MAX) for _ in range(_BUFFERS)]
-        self._beside = PutBeside(self._puts, self._threads, self._buffers)
+        if self._buffer is None:
+            self._buffer = aligned_buffer(BESIDE_BUFFER_BYTES)
+        self._beside = PutBeside(self._puts, self._threads, self._buffer)
         return self._beside
 
     def noted(self, plan: WalObjectPlan) -> None:
@@ -119,12 +119,10 @@ class PutBeside:
     The thread that writes the chunk calls the other methods; `give_up` and `has_ended` anybody.
     """
 
-    def __init__(
-        self, puts: ThreadPuts, threads: WorkerThreads, buffers: Sequence[memoryview]
-    ) -> None:
-        """`buffers` are for it alone until it has ended, and as for `CheckedReads`."""
+    def __init__(self, puts: ThreadPuts, threads: WorkerThreads, buffer: memoryview) -> None:
+        """`buffer` is for it alone until it has ended, and as for `GrowingObject`."""
         self._puts = puts
-        self._object = GrowingObject(buffers)
+        self._object = GrowingObject(buffer)
         self._has_begun = False
         self._job = threads.begin(self._run)
 

@@ -5,9 +5,9 @@ into, and tells in the end what the object is; another thread puts the body. Wha
 start of an object only if its batches lie in that order. If they do not, or the chunk comes to
 nothing, the body is given up and its put fails.
 
-Between the two are some buffers: who adds fills them, each batch checked, and waits while all of
-them are on their way to the store; for PATIENCE_S at most, for a store that hangs must not keep
-batches from their chunk. Then the body is given up.
+Between the two is a buffer: who adds fills it, each batch checked, and who puts takes all whole
+blocks that are there. When it is full, who adds waits until all of it was put; for PATIENCE_S at
+most, for a store that hangs must not keep batches from their chunk. Then the body is given up.
 
 Invariants:
 
@@ -18,20 +18,20 @@ Invariants:
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from queue import Empty, SimpleQueue
-from typing import Final, NamedTuple
+from typing import Final
 
 import structlog
 
-from wal.chunks.checked_reads import CheckedReads
+from wal.chunks.checked_reads import read_into
 from wal.chunks.chunk import ChunkIdentity
 from wal.chunks.chunk_batches import ChunkBatches
 from wal.chunks.wal_object import WalObjectPlan, object_header
 from wal.coordinates import ObjectKey
 from wal.crc import Buffer
 from wal.errors import ObjectStoreUnavailable
-from wal.private_copy import copy_into
+from wal.private_copy import BLOCK_BYTES, copy_into
 
 log = structlog.get_logger(__name__)
 
@@ -61,68 +61,69 @@ class ReceivedData:
         return filled
 
 
-class _Piece(NamedTuple):
-    content: memoryview
-    buffer: memoryview
-    """What it is a part of."""
-
-
 class GrowingObject:
-    """An `ObjectBody` whose fragments can be taken once; see the module's text."""
+    """An `ObjectBody` whose fragments can be taken once; see the module's text.
 
-    def __init__(self, buffers: Sequence[memoryview], *, patience_s: float = PATIENCE_S) -> None:
-        """`buffers` are as for `CheckedReads`, and its own until its put is over."""
+    Positions are in the object. The buffer has what lies from `_base` on, which is moved only when
+    all before `_given` was put.
+    """
+
+    def __init__(self, buffer: memoryview, *, patience_s: float = PATIENCE_S) -> None:
+        """`buffer` starts at a block, is of whole blocks, and its own until its put is over."""
+        self._buffer = buffer
         self._patience_s = patience_s
-        self._reads: CheckedReads | None = None
+        self._path = ""
         self._offsets: list[int] = []
-        self._filling = buffers[0]
+        self._base = self._filled = self._given = 0
         self._plan: WalObjectPlan | None = None
         self._is_over = False
-        # From one thread to the other; None: look whether it is over.
+        # From one thread to the other: up to where it was given, and was put; None: look whether
+        # it is over.
         self._begun: SimpleQueue[ObjectKey | None] = SimpleQueue()
-        self._pieces: SimpleQueue[_Piece | None] = SimpleQueue()
-        self._free: SimpleQueue[memoryview | None] = SimpleQueue()
-        for buffer in buffers:
-            self._free.put(buffer)
+        self._gives: SimpleQueue[int | None] = SimpleQueue()
+        self._puts: SimpleQueue[int | None] = SimpleQueue()
 
     # What the write loop's thread says
 
     def begin(self, identity: ChunkIdentity, path: str) -> None:
         """It is the object of the chunk at `path`."""
+        self._path = path
         self._begun.put(identity.object_key)
-        self._reads = CheckedReads(path, self._take_buffer)
-        self._give(self._reads.put(object_header(identity)))
+        header = object_header(identity)
+        self._room(len(header))[:] = header
 
     def add(self, batches: ChunkBatches, views: Sequence[memoryview], start: int) -> None:
         """`batches` come next; `views` are bytes of .data from `start` on that have them all.
 
-        Waits while the store has all buffers. Raises: CorruptChunk.
+        May wait for the store. Raises: CorruptChunk.
         """
-        assert self._reads is not None
-        if self._is_over:
-            return
-        wanted = batches.wanted()
-        self._offsets += [batch.byte_offset for batch in wanted]
-        self._give(self._reads.read(ReceivedData(views, start), wanted))
-        self._give(self._reads.whole_blocks())
+        data = ReceivedData(views, start)
+        for batch in batches.wanted():
+            room = self._room(batch.length_bytes)
+            if self._is_over:
+                return
+            read_into(data, self._path, [batch], room)
+            self._offsets.append(batch.byte_offset)
+            self._give(self._filled - self._filled % BLOCK_BYTES)
 
     def finish(self, plan: WalObjectPlan) -> None:
         """The chunk is whole, and this is its object."""
-        offsets = [batch.byte_offset for batch in plan.batches.wanted()]
-        if self._reads is None or self._is_over or offsets != self._offsets:
+        if self._offsets != [batch.byte_offset for batch in plan.batches.wanted()]:
             self.end()
             return
-        self._give(self._reads.put(plan.footer))
-        self._give([self._reads.rest()])
-        self._plan = plan
-        self._pieces.put(None)
+        room = self._room(len(plan.footer))
+        if not self._is_over:
+            room[:] = plan.footer
+            self._plan = plan
+            self._give(self._filled)
+            self._gives.put(None)
 
     # What both say
 
     def end(self) -> None:
         """Give it up; after its put this changes nothing."""
         self._is_over = True
-        for queue in (self._begun, self._pieces, self._free):
+        for queue in (self._begun, self._gives, self._puts):
             queue.put(None)
 
     @property
@@ -146,25 +147,51 @@ class GrowingObject:
 
         Raises: ObjectStoreUnavailable when it is given up.
         """
-        while (piece := self._pieces.get()) is not None and not self._is_over:
-            yield piece.content
-            self._free.put(piece.buffer)
+        put_to = 0
+        while (given_to := self._next()) is not None:
+            yield self._buffer[put_to - self._base : given_to - self._base]
+            put_to = given_to
+            self._puts.put(put_to)
+
+    def _next(self) -> int | None:
+        """Up to where it is given by now; None: that was all."""
+        given_to = self._gives.get()
+        # One write for all of it: after each, a thread waits for the interpreter.
+        while given_to is not None and not self._gives.empty():
+            later = self._gives.get()
+            if later is None:
+                self._gives.put(None)
+                break
+            given_to = later
         if self._is_over:
             raise ObjectStoreUnavailable("the object is not put beside its chunk any more")
+        return given_to
 
-    def _take_buffer(self) -> memoryview:
-        buffer = None
-        if not self._is_over:
+    def _give(self, end: int) -> None:
+        if end > self._given:
+            self._given = end
+            self._gives.put(end)
+
+    def _room(self, length_bytes: int) -> memoryview:
+        """Where the next bytes go. If there is no such room, it is over: they go nowhere."""
+        if self._filled - self._base + length_bytes > len(self._buffer):
+            self._wait_put()
+            rest = bytes(self._buffer[self._given - self._base : self._filled - self._base])
+            if len(rest) + length_bytes > len(self._buffer):
+                self.end()
+            if not self._is_over:
+                self._buffer[: len(rest)] = rest
+                self._base = self._given
+        start = self._filled - self._base
+        self._filled += length_bytes
+        return self._buffer[start : start + length_bytes]
+
+    def _wait_put(self) -> None:
+        """Wait until all that was given is put, or it is over."""
+        put_to: int | None = 0
+        while put_to != self._given and not self._is_over:
             try:
-                buffer = self._free.get(timeout=self._patience_s)
+                put_to = self._puts.get(timeout=self._patience_s)
             except Empty:
                 log.warning("the store is too slow to put an object beside its chunk")
                 self.end()
-        if buffer is not None:
-            self._filling = buffer
-        # Else it may be on its way to the store: of an object that gets no name any more.
-        return self._filling
-
-    def _give(self, pieces: Iterable[memoryview]) -> None:
-        for content in pieces:
-            self._pieces.put(_Piece(content, self._filling))

@@ -21,7 +21,7 @@ from wal.records.record_batch import parse_header
 from wal.write_path.growing_object import GrowingObject, ReceivedData
 
 IDENTITY = ChunkIdentity.mint(ManualClock(), random.Random(1), 7)
-BUFFER_BYTES = 2 * BLOCK_BYTES
+BUFFER_BYTES = 4 * BLOCK_BYTES
 FOREVER_S = 600.0
 
 
@@ -82,25 +82,22 @@ class Putting:
         return b"".join(self.pieces)
 
 
-def growing_object(buffers: int = 2, patience_s: float = FOREVER_S) -> GrowingObject:
-    growing = GrowingObject(
-        [aligned_buffer(BUFFER_BYTES) for _ in range(buffers)], patience_s=patience_s
-    )
+def growing_object(patience_s: float = FOREVER_S) -> GrowingObject:
+    growing = GrowingObject(aligned_buffer(BUFFER_BYTES), patience_s=patience_s)
     growing.begin(IDENTITY, "chunk-000001.data")
     return growing
 
 
 @given(
-    st.lists(st.integers(1, 3 * BUFFER_BYTES), min_size=1, max_size=8),
+    st.lists(st.integers(1, 3 * BLOCK_BYTES - 100), min_size=1, max_size=8),
     st.lists(st.integers(1, 8)),
     st.lists(st.integers(0, 10**6), max_size=5),
-    st.integers(1, 3),
 )
 def test_whatever_the_appends_it_is_the_object_in_whole_blocks(
-    sizes: list[int], appends: list[int], cuts: list[int], buffers: int
+    sizes: list[int], appends: list[int], cuts: list[int]
 ) -> None:
     chunk = Chunk(*[batch_bytes(bytes([number]) * size) for number, size in enumerate(sizes)])
-    growing = growing_object(buffers)
+    growing = growing_object()
     putting = Putting(growing)
     ends = sorted({0, len(sizes), *[end for end in appends if end < len(sizes)]})
     for first, last in pairwise(ends):
@@ -113,14 +110,14 @@ def test_whatever_the_appends_it_is_the_object_in_whole_blocks(
     assert putting.are_aligned
 
 
-def test_who_adds_waits_for_a_buffer_and_no_longer_than_it_takes() -> None:
+def test_who_adds_waits_for_room_and_no_longer_than_it_takes() -> None:
     chunk = Chunk(*[batch_bytes(bytes(BLOCK_BYTES)) for _ in range(6)])
     growing, go_on = growing_object(), threading.Semaphore(0)
     putting = Putting(growing, go_on.acquire)
     adding = threading.Thread(target=lambda: chunk.add(growing, 0, 6))
     adding.start()
     adding.join(0.05)
-    assert adding.is_alive(), "six batches found room in two buffers"
+    assert adding.is_alive(), "six batches found room for three"
     go_on.release(100)
     adding.join(60)
     assert not adding.is_alive()
@@ -162,9 +159,31 @@ def test_who_puts_does_not_wait_for_a_chunk_that_came_to_nothing() -> None:
     growing.end()
     assert putting.join() == b""
     assert putting.error is not None
-    never_begun = GrowingObject([aligned_buffer(BUFFER_BYTES)])
+    never_begun = GrowingObject(aligned_buffer(BUFFER_BYTES))
     never_begun.end()
     assert never_begun.wait_begun() is None
+
+
+def test_a_batch_larger_than_the_buffer_is_not_put_beside() -> None:
+    chunk = Chunk(batch_bytes(b"0"), batch_bytes(bytes(BUFFER_BYTES)), batch_bytes(b"1"))
+    growing = growing_object()
+    putting = Putting(growing)
+    chunk.add(growing, 0, 3)
+    assert growing.is_over
+    growing.finish(chunk.plan())
+    putting.join()
+    assert putting.error is not None
+
+
+def test_what_is_there_is_put_at_once() -> None:
+    """Each piece makes a thread wait for the interpreter."""
+    chunk = Chunk(*[batch_bytes(bytes(2000)) for _ in range(6)])
+    growing = growing_object()
+    chunk.add(growing, 0, 6)
+    growing.finish(chunk.plan())
+    putting = Putting(growing)
+    assert putting.join() == chunk.whole()
+    assert len(putting.pieces) == 1
 
 
 def test_another_object_than_was_begun_has_no_end() -> None:
@@ -178,7 +197,7 @@ def test_another_object_than_was_begun_has_no_end() -> None:
 
 
 def test_a_batch_that_was_written_over_is_not_added() -> None:
-    chunk = Chunk(batch_bytes(b"0"), batch_bytes(b"1" * BUFFER_BYTES * 2))
+    chunk = Chunk(batch_bytes(b"0"), batch_bytes(b"1" * BLOCK_BYTES))
     chunk.data = chunk.data[:-1] + b"x"
     growing = growing_object()
     putting = Putting(growing)
