@@ -21,10 +21,6 @@ import numpy.typing as npt
 from wal.columns import Columns, Int64s, Rows, column, tuples
 from wal.coordinates import NO_SEQUENCE, SEQUENCE_MASK, BatchExtent, TopicIdPartition
 
-COALESCED_BYTES_MAX: Final = 1 << 20
-"""Batches of a partition that lie back to back in an object are one row of the metadata up to this
-size. Part of the metadata's STATE_VERSION, and of how a chunk is laid out as an object."""
-
 _NUMBERS: Final = BatchExtent._fields[1:]
 
 

@@ -17,7 +17,11 @@ from typing import Final
 import numpy as np
 from sqlalchemy import select
 
-from metadata.apply.apply_few import ProducerAppend, apply_few
+from metadata.apply.apply_few import (
+    COALESCED_BYTES_MAX,
+    ProducerAppend,
+    apply_few,
+)
 from metadata.apply.apply_transactions import open_in_partitions
 from metadata.apply.transaction import StateTransaction
 from metadata.operations import TOMBSTONE
@@ -45,7 +49,6 @@ from metadata.state.schema import (
 )
 from metadata.state.state_hash import sum_of
 from metadata.transaction_operations import OpenTransaction
-from wal.batch_extents import COALESCED_BYTES_MAX
 from wal.columns import FEW_MAX, Int64s, column, tuples
 from wal.coordinates import NO_TRANSACTION, ObjectKey, TopicIdPartition
 from wal.errors import CorruptState

@@ -16,9 +16,11 @@ from metadata.state.commit_answer import BatchAnswer, pack_answers
 from metadata.state.image import PartitionState
 from metadata.state.schema import BATCHES, Row
 from metadata.transaction_operations import OpenTransaction
-from wal.batch_extents import COALESCED_BYTES_MAX
 from wal.coordinates import NO_TRANSACTION, TopicIdPartition
 from wal.errors import CorruptState
+
+COALESCED_BYTES_MAX: Final = 1 << 20
+"""Byte-contiguous batches become one row up to this size; part of STATE_VERSION."""
 
 _PARTITION: Final = itemgetter(CommittedBatch._fields.index("partition"))
 

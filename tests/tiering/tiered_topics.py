@@ -67,7 +67,7 @@ from wal.chunks import object_notes
 from wal.chunks.chunk import ChunkIdentity
 from wal.chunks.chunk_batches import ChunkEntry
 from wal.chunks.kept_notes import encode_kept_notes, notes_key
-from wal.chunks.wal_object import WalObjectReader, plan_wal_object
+from wal.chunks.wal_object import ObjectLayout, WalObjectReader, plan_wal_object
 from wal.clock import ManualClock
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.staging.staged_object import staged_object
@@ -209,7 +209,7 @@ class TieredTopics:
             _entry(partition, batch, data)
             for (partition, batch), data in zip(batches, encoded, strict=True)
         ]
-        partitions = sorted({partition for partition, _ in batches})
+        partitions = ObjectLayout.of(entries).extents.partitions
         notes = object_notes.ObjectNotes(
             {one.topic_id: facts for one in partitions if (facts := self._topic(one.topic_id))},
             self._journal.take(),

@@ -11,13 +11,14 @@ length, leader epoch, magic and the CRC. A row knows them all, so a flipped bit 
 import struct
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final, NamedTuple, Self
 from uuid import UUID
 
 import numpy as np
 import numpy.typing as npt
 
-from wal.batch_extents import COALESCED_BYTES_MAX, BatchExtents
+from wal.batch_extents import BatchExtents
 from wal.chunks.batch_rows import BATCH_ROW, INDEX_ENTRY, INDEX_ROW, ROW, ROW_ZEROS
 from wal.columns import FEW_MAX, Columns, Int64s, Rows, row_type, tuples
 from wal.coordinates import NO_TRANSACTION, BatchExtent, TopicIdPartition
@@ -89,6 +90,14 @@ def is_intact(data: memoryview, length_bytes: int, leader_epoch: int, crc: int) 
     )
 
 
+def lie_as_they_came(names: Sequence[tuple[bytes, int]]) -> bool:
+    """Whether batches that came in this order, named by their partitions, lie so in an object."""
+    if len(names) > FEW_MAX:
+        return False
+    runs = 1 + sum([name != before for before, name in pairwise(names)])
+    return not names or runs == len({*names})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ChunkBatches(Columns[ChunkEntry]):
     """Batches of one chunk in some order. Never modified."""
@@ -146,13 +155,13 @@ class ChunkBatches(Columns[ChunkEntry]):
     def object_order(self, excluded: Collection[int] = ()) -> Int64s:
         """The positions of the batches as they will lie in their object.
 
-        They are sorted by (topic id, partition), in arrival order within a partition; but few
-        batches lie in arrival order, unless sorting brings two together that may be one row of the
-        metadata then. So the object of a few large ones can be written while they arrive. Those in
-        `excluded` are left out, and change nothing for the others.
+        Those of a partition are neighbours, in arrival order. The partitions are sorted by (topic
+        id, index), but a few batches that came so lie as they came: the object of a few large ones
+        can be written while they arrive. Those in `excluded` are left out, and change nothing for
+        the others.
         """
         rows = self.rows
-        if len(rows) <= FEW_MAX and not self._would_join():
+        if lie_as_they_came(self.names()):
             order = np.arange(len(rows))
         else:
             indexes = rows["partition"].astype(np.int32)
@@ -166,25 +175,17 @@ class ChunkBatches(Columns[ChunkEntry]):
             order = order[is_kept[order]]
         return order
 
-    def _would_join(self) -> bool:
-        """Whether sorting makes neighbours of batches that may be one row then."""
-        last: dict[tuple[bytes, int], tuple[int, int]] = {}
-        names = ["topic_id", "partition", "length_bytes"]
-        for place, (topic_id, partition, length) in enumerate(self.rows[names].tolist()):
-            before, length_before = last.get((topic_id, partition), (place, 0))
-            if before < place - 1 and length_before + length <= COALESCED_BYTES_MAX:
-                return True
-            last[topic_id, partition] = (place, length)
-        return False
+    def names(self) -> list[tuple[bytes, int]]:
+        """The partition of each batch, as topic id and index."""
+        found: list[tuple[bytes, int]] = self.rows[["topic_id", "partition"]].tolist()
+        return found
 
     def extents(self, byte_offset: Int64s) -> BatchExtents:
         """What the coordinator must know of the batches, which lie at `byte_offset` of an object.
 
-        Batches of one partition are neighbours, or the batches are few.
+        Batches of one partition are neighbours.
         """
         rows = self.rows
-        if len(rows) <= FEW_MAX:
-            return BatchExtents.of_rows(rows, byte_offset=byte_offset)
         indexes = self.numbers("partition")
         is_next = indexes[1:] != indexes[:-1]
         if len(self.topic_ids) > 1:

@@ -5,8 +5,8 @@ batches from the chunk's files; `WalObjectReader` reads the index back for `veri
 Fetches do not come here: the coordinator knows every batch's place.
 
     byte 0          header, 64 bytes
-    64              batches, sorted by (topic id, partition), then by arrival; up to 16 by arrival
-                    alone, where sorting joins none (`ChunkBatches.object_order`)
+    64              batches, those of a partition behind one another as they arrived; the partitions
+                    sorted by (topic id, index), or as they arrived (`ChunkBatches.object_order`)
     footer offset   index entries, 80 bytes each, one per batch, in the order of the batches
                     notes, of any length (wal/chunks/object_notes.py)
     end - 32        trailer, 32 bytes

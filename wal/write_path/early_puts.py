@@ -14,7 +14,7 @@ chunk is whole, so a crash finds the two in the order that they have everywhere 
 object whose chunk is not there is nobody's.
 
 Failure cases: a put fails, or the chunk becomes another object than was begun (it cannot be
-written, gets many batches, or small ones that have to be sorted). Then the object has no name, and
+written, or gets batches that have to be sorted). Then the object has no name, and
 the chunk, if there is one, is uploaded like any other, from its file. A failpoint in the thread
 ends the uploader, and at the end of the uploader a put is given up before its next fragment.
 """
@@ -26,7 +26,7 @@ import structlog
 
 from wal.chunks.buffer import FragmentChain
 from wal.chunks.chunk import ChunkWriter, PlacedGroup
-from wal.chunks.chunk_batches import ChunkBatches
+from wal.chunks.chunk_batches import ChunkBatches, lie_as_they_came
 from wal.chunks.sealed_chunk import SealedChunk
 from wal.chunks.wal_object import FreshObjectBody, WalObjectBody, WalObjectPlan
 from wal.columns import FEW_MAX
@@ -123,7 +123,7 @@ class PutBeside:
         """`buffer` is for it alone until it has ended, and as for `GrowingObject`."""
         self._puts = puts
         self._object = GrowingObject(buffer)
-        self._has_begun = False
+        self._names: list[tuple[bytes, int]] = []
         self._job = threads.begin(self._run)
 
     @property
@@ -137,10 +137,13 @@ class PutBeside:
     def add(self, writer: ChunkWriter, batches: ChunkBatches, append: PlacedGroup) -> None:
         """`batches` come next in the object of the open chunk; `append` has the bytes of them."""
         try:
-            if not self._has_begun:
-                self._has_begun = True
+            if not self._names:
                 self._object.begin(writer.identity, writer.paths.data)
-            self._object.add(batches, append.data, append.data_start)
+            self._names += batches.names()
+            if lie_as_they_came(self._names):
+                self._object.add(batches, append.data, append.data_start)
+            else:
+                self.give_up()
         except CorruptChunk as error:
             log.error("damaged batch in memory", path=writer.paths.data, error=str(error))
             self.give_up()

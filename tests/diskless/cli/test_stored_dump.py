@@ -51,11 +51,11 @@ def test_what_is_no_chunk_is_refused(tmp_path: Path) -> None:
 async def test_an_object_is_shown_in_its_own_order(tmp_path: Path) -> None:
     directory = open_directory(tmp_path)
     directory.recover()
-    chunk = sealed(directory, BATCHES)
+    chunk = sealed(directory, [*BATCHES, BATCHES[0]])
     store = MemoryStore(clock=ManualClock())
     await store.put(chunk.object_key, WalObjectBody(chunk, chunk.plan))
     index = await WalObjectReader(store).read_index(chunk.object_key)
     dump = dump_wal_index(chunk.object_key, index)
-    assert [row[0] for row in dump.rows] == [A0.topic_id, B0.topic_id]
-    assert (dump.facts["records"], dump.facts["partitions"]) == (3, 2)
+    assert [row[0] for row in dump.rows] == [A0.topic_id, B0.topic_id, B0.topic_id]
+    assert (dump.facts["records"], dump.facts["partitions"]) == (5, 2)
     directory.close()

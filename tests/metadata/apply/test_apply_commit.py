@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from metadata.apply.apply_commit import COALESCED_BYTES_MAX
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.operations import CommitFile
 from metadata.records.file_committed import CommittedBatch, FileCommittedRecord, RefusedBatch
@@ -23,7 +24,6 @@ from metadata.state.producer_state import unpack_window
 from metadata.state.speculative import SpeculativeView
 from tests.support.coordinators.applied_state import AppliedState, applied_state
 from tests.support.profiles import examples, seeds
-from wal.batch_extents import COALESCED_BYTES_MAX
 from wal.columns import FEW_MAX
 from wal.coordinates import (
     NO_PRODUCER_EPOCH,

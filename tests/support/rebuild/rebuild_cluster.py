@@ -34,7 +34,7 @@ from tests.support.rebuild.rebuild_history import PartitionTruth, rolled, with_s
 from wal.chunks import object_notes
 from wal.chunks.chunk import ChunkIdentity
 from wal.chunks.chunk_batches import ChunkEntry
-from wal.chunks.wal_object import WalObjectPlan, plan_wal_object
+from wal.chunks.wal_object import ObjectLayout, WalObjectPlan, plan_wal_object
 from wal.clock import ManualClock
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.errors import DisklessError, ObjectExpired, ObjectStoreUnavailable
@@ -211,7 +211,7 @@ class Cluster:
         broker.last_ulid = mint_ulid(broker.clock, self.rng, broker.last_ulid)
         arrived, broker.open = broker.open, []
         entries = [_entry(sent) for sent in arrived]
-        partitions = sorted({sent.partition for sent in arrived})
+        partitions = ObjectLayout.of(entries).extents.partitions
         facts = {
             partition.topic_id: object_notes.TopicFacts(name, NAMES[name])
             for partition in partitions

@@ -3,7 +3,7 @@
 import os
 import random
 import struct
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,6 @@ from tests.support.chunks.write_path import (
     sealed,
 )
 from tests.support.profiles import examples
-from wal.batch_extents import COALESCED_BYTES_MAX
 from wal.chunks.checked_reads import READ_BYTES_MAX, read_checked
 from wal.chunks.chunk import ChunkIdentity
 from wal.chunks.chunk_batches import ChunkEntry
@@ -369,53 +368,22 @@ def test_every_footer_reads_back_as_it_was_planned(fields: list[tuple[int, ...]]
     assert read_footer(plan.footer, plan.object_bytes, "name") == plan.extents
 
 
-@pytest.mark.parametrize("count", [FEW_MAX, FEW_MAX + 1])
-@given(draw=st.data())
-def test_few_batches_lie_in_arrival_order_unless_that_makes_more_rows(
-    count: int, draw: st.DataObject
+PARTITIONS = (B0, A1, A0)
+
+
+@given(st.lists(st.tuples(st.sampled_from(PARTITIONS), st.integers(1, 9)), max_size=6))
+def test_few_batches_whose_partitions_came_one_after_the_other_lie_as_they_came(
+    runs: list[tuple[TopicIdPartition, int]],
 ) -> None:
-    entry = st.tuples(st.sampled_from([A0, A1, B0]), st.sampled_from([100, 400_000, 1_000_000]))
-    arrived = draw.draw(st.lists(entry, min_size=count, max_size=count))
+    arrived = [partition for partition, count in runs for _ in range(count)]
+    entries = [ChunkEntry(name, 0, 100, 1, 0, 0, 0, -1, -1, -1, 0) for name in arrived]
     identity = ChunkIdentity.mint(ManualClock(), random.Random(1), 1)
-    entries = [
-        ChunkEntry(partition, 0, length, 1, 0, 0, 0, -1, -1, -1, 0) for partition, length in arrived
-    ]
-    positions = plan_wal_object(identity, entries).positions
-    by_partition = sorted(range(count), key=lambda place: arrived[place][0])
-    if [*positions] != by_partition:
-        assert [*positions] == [*range(count)]
-        assert count <= FEW_MAX
-        assert rows_of(arrived) == rows_of([arrived[place] for place in by_partition])
-
-
-@pytest.mark.parametrize(
-    "arrived",
-    [
-        [(B0, 100), (A1, 100), (A0, 100)],
-        [(B0, 100), (B0, 100), (A1, 100)],
-        [(B0, 600_000), (A1, 100), (B0, 600_000), (A0, 100)],
-        [(TopicIdPartition(B0.topic_id, 99 - number), 100) for number in range(FEW_MAX)],
-    ],
-)
-def test_few_batches_that_sorting_does_not_join_lie_in_arrival_order(
-    arrived: list[tuple[TopicIdPartition, int]],
-) -> None:
-    identity = ChunkIdentity.mint(ManualClock(), random.Random(1), 1)
-    entries = [
-        ChunkEntry(partition, 0, length, 1, 0, 0, 0, -1, -1, -1, 0) for partition, length in arrived
-    ]
-    assert [*plan_wal_object(identity, entries).positions] == [*range(len(arrived))]
-    others = plan_wal_object(identity, entries, excluded=[1])
-    assert [*others.positions] == [0, *range(2, len(arrived))]
-
-
-def rows_of(batches: Sequence[tuple[TopicIdPartition, int]]) -> int:
-    """How many rows the metadata has for batches in this order."""
-    rows = row_bytes = 0
-    before: TopicIdPartition | None = None
-    for partition, length in batches:
-        row_bytes += length
-        if partition != before or row_bytes > COALESCED_BYTES_MAX:
-            rows, row_bytes = rows + 1, length
-        before = partition
-    return rows
+    plan = plan_wal_object(identity, entries)
+    positions = [*range(len(arrived))]
+    first_seen = [*dict.fromkeys(arrived)]
+    if len(arrived) > FEW_MAX or sorted(arrived, key=first_seen.index) != arrived:
+        positions.sort(key=lambda position: arrived[position])
+    assert [*plan.positions] == positions
+    assert [extent.partition for extent in plan.extents] == [arrived[place] for place in positions]
+    others = plan_wal_object(identity, entries, excluded=[0] if entries else [])
+    assert [*others.positions] == [place for place in positions if place]

@@ -43,8 +43,6 @@ from wal.write_path.write_loop import WriteLoop
 
 LARGE = batch_bytes(b"x" * 300_000)
 OTHER = batch_bytes(b"y" * 200_000)
-HALF = batch_bytes(b"z" * 600_000)
-"""Two of them are no row of the metadata together."""
 HUGE = batch_bytes(b"z" * 3_000_000)
 BATCH = batch_bytes()
 NOTE = CommitNote(encode_ulid(5), (NotedRun(10, 20),))
@@ -120,11 +118,11 @@ class Rig:
         ]
         self.loop.append_nowait(together(self.pool, batches))
 
-    async def append_apart(self, *contents: bytes, token: int = 0) -> None:
-        """Each of them in an append of its own."""
+    async def append_apart(self, *contents: bytes, token: int = 0, in_turn: bool = False) -> None:
+        """Each of them in an append of its own; to two partitions, the one or the other first."""
         for place, data in enumerate(contents):
             appends = self.loop.statistics().appends
-            partition = (A1, A0)[place % 2]
+            partition = (A1, A0)[place % 2 if in_turn else 2 * place // len(contents)]
             self.loop.append_nowait(pending(self.pool, partition, data, token=(token, place)))
             await until_appended(self.loop, appends + 1)
 
@@ -183,26 +181,25 @@ async def test_what_is_put_beside_its_chunk_is_what_the_chunk_holds(tmp_path: Pa
 
 async def test_what_is_put_while_its_chunk_fills_is_what_the_chunk_holds(tmp_path: Path) -> None:
     async with running(Rig(tmp_path, seals_early=False)) as rig:
-        for token, contents in enumerate([[HALF] * 9, [LARGE, HUGE]]):
+        for token, contents in enumerate([[LARGE] * 9, [LARGE, HUGE]]):
             await rig.append_apart(*contents, token=token)
             await rig.settle()
         assert rig.were_early == [True, True]
         assert {*map(tuple, rig.outcomes.of_token.values())} == {("committed",)}
         assert rig.store.statistics().puts == 2
-        # As they came: sorting brings none together that may be one row.
         chunk = rig.outcomes.committed[0]
         extents = (await WalObjectReader(rig.store).verify(chunk.object_key)).extents
-        assert [extent.partition for extent in extents] == [A1, A0, A1, A0, A1, A0, A1, A0, A1]
+        assert [extent.partition for extent in extents] == [A1] * 5 + [A0] * 4
 
 
 @pytest.mark.parametrize(
-    "contents", [[LARGE, BATCH, BATCH, BATCH], [LARGE, *[LARGE, BATCH] * (FEW_MAX // 2)]]
+    ("contents", "in_turn"), [([LARGE] * 3, True), ([LARGE] * (FEW_MAX + 1), False)]
 )
 async def test_a_chunk_whose_batches_are_sorted_after_all_is_uploaded(
-    tmp_path: Path, contents: Sequence[bytes]
+    tmp_path: Path, contents: Sequence[bytes], in_turn: bool
 ) -> None:
     async with running(Rig(tmp_path, seals_early=False)) as rig:
-        await rig.append_apart(*contents)
+        await rig.append_apart(*contents, in_turn=in_turn)
         await rig.settle()
         assert rig.were_early == [False]
         assert {*map(tuple, rig.outcomes.of_token.values())} == {("committed",)}
