@@ -172,11 +172,13 @@ class BlockingFileStore:
         key: ObjectKey,
         body: ObjectBody,
         abandoned: Callable[[], bool] = lambda: False,
+        before_name: Callable[[], None] = lambda: None,
     ) -> None:
         """Store `body` under `key`; see `ObjectStore.put` for the promise and the errors.
 
         `abandoned` is asked between fragments and before the object gets its name; when it says
         so, or when the deadline has passed, nothing is stored and ObjectStoreUnavailable is raised.
+        `before_name`: see `ThreadPuts`.
         """
         path = self._path(key)
         deadline = self._clock.monotonic() + self._settings.deadline_ms / 1000
@@ -201,6 +203,7 @@ class BlockingFileStore:
         draft = self._drafts.new_path()
         try:
             self._drafts.write(key, draft, body, check_in_time)
+            before_name()
             check_in_time()
             self._publish(key, draft, path)
         finally:
@@ -432,9 +435,10 @@ class FileStore:
         key: ObjectKey,
         body: ObjectBody,
         abandoned: Callable[[], bool],
+        before_name: Callable[[], None],
     ) -> None:
         """See `ThreadPuts`."""
-        self._blocking.put(key, body, abandoned)
+        self._blocking.put(key, body, abandoned, before_name)
 
     def put_noted(self, length_bytes: int) -> None:
         """See `ThreadPuts`."""

@@ -215,8 +215,12 @@ class ThreadPuts(Protocol):
         key: ObjectKey,
         body: ObjectBody,
         abandoned: Callable[[], bool],
+        before_name: Callable[[], None],
     ) -> None:
         """`ObjectStore.put`, blocking; ObjectStoreUnavailable too when `abandoned` says so.
+
+        `before_name` may block. It is called when all of the object is durable and before anybody
+        can find it, and `abandoned` is asked once more behind it.
 
         The fragments of `body` may come as slowly as they like, and be there for one reading; its
         length need not be known before the last of them.

@@ -105,10 +105,11 @@ class ObservedStore:
         key: ObjectKey,
         body: ObjectBody,
         abandoned: Callable[[], bool],
+        before_name: Callable[[], None],
     ) -> None:
         """See `ThreadPuts`."""
         assert self._thread_puts is not None
-        self._thread_puts.put_in_thread(key, body, abandoned)
+        self._thread_puts.put_in_thread(key, body, abandoned, before_name)
 
     def put_noted(self, length_bytes: int) -> None:
         """See `ThreadPuts`."""

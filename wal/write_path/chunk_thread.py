@@ -17,7 +17,7 @@ from wal.chunks.laying_out import LaidOut
 from wal.chunks.sealed_chunk import SealedChunk
 from wal.errors import AppendTooLarge, DisklessError, Overloaded, StorageFailed
 from wal.failpoint import failpoint
-from wal.write_path.early_puts import EarlyPuts, PutBeside
+from wal.write_path.early_puts import LENT_BYTES_MAX, EarlyPuts, PutBeside
 
 
 class Written(NamedTuple):
@@ -86,6 +86,7 @@ class ChunkThread:
         finally:
             if put is not None and writer is None:
                 put.finish(None if chunk is None else chunk.plan)
+                put.wait_read()
         return Written(writer, is_appended, chunk, refused, None)
 
     def _append(
@@ -106,7 +107,10 @@ class ChunkThread:
                 if seals and writer is None:
                     laid_out = self._directory.objects.lay_out(opened.identity, batches)
                     batches = laid_out.plan.batches
-                put.add(opened, batches, placed)
+                if laid_out is not None and placed.data_end <= LENT_BYTES_MAX:
+                    put.lend(opened, laid_out.plan, [some.payload for some in group])
+                else:
+                    put.add(opened, batches, placed)
             opened.write(placed)
         except BaseException:
             if writer is None:

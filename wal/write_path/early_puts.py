@@ -45,6 +45,8 @@ PUT_AT_ONCE_BYTES_MAX: Final = 256 << 10
 BESIDE_BUFFER_BYTES: Final = 8 << 20
 """For the one put beside a chunk. Most chunks fit; those that do not wait for the store now and
 then while they are written."""
+LENT_BYTES_MAX: Final = 1 << 20
+"""Measured: past the page cache, for which it is copied, what is larger is put faster."""
 _LARGE_BATCH_BYTES: Final = 128 << 10
 """A chunk that begins with batches of this size will hold few of them."""
 
@@ -148,12 +150,22 @@ class PutBeside:
             log.error("damaged batch in memory", path=writer.paths.data, error=str(error))
             self.give_up()
 
+    def lend(
+        self, writer: ChunkWriter, plan: WalObjectPlan, payloads: Sequence[FragmentChain]
+    ) -> None:
+        """All of `plan`, the object of the open chunk; `payloads` are read until `wait_read`."""
+        self._object.lend(plan, payloads, writer.paths.data)
+
     def finish(self, plan: WalObjectPlan | None) -> None:
         """The chunk is whole and its object is `plan`, or it comes to nothing."""
         if plan is None:
             self.give_up()
         else:
             self._object.finish(plan)
+
+    def wait_read(self) -> None:
+        """Return when nobody reads what was lent."""
+        self._object.wait_read()
 
     def give_up(self) -> None:
         """Store nothing; changes nothing after the end."""
@@ -163,16 +175,24 @@ class PutBeside:
         body = self._object
         try:
             key = body.wait_begun()
-            return key is not None and _put(self._puts, key, body, lambda: body.is_over)
+            if key is None:
+                return False
+            return _put(self._puts, key, body, lambda: body.is_over, body.wait_whole)
         finally:
-            body.end()
+            body.put_ended()
 
 
-def _put(puts: ThreadPuts, key: ObjectKey, body: ObjectBody, abandoned: Callable[[], bool]) -> bool:
+def _put(
+    puts: ThreadPuts,
+    key: ObjectKey,
+    body: ObjectBody,
+    abandoned: Callable[[], bool],
+    before_name: Callable[[], None] = lambda: None,
+) -> bool:
     """Whether the object was stored. Raises: FailpointError."""
     failpoint("upload.before_put")
     try:
-        puts.put_in_thread(key, body, abandoned)
+        puts.put_in_thread(key, body, abandoned, before_name)
     except FailpointError:
         raise
     except DisklessError as error:

@@ -167,16 +167,16 @@ async def running(rig: Rig) -> AsyncIterator[Rig]:
 
 async def test_what_is_put_beside_its_chunk_is_what_the_chunk_holds(tmp_path: Path) -> None:
     async with running(Rig(tmp_path)) as rig:
-        for token, contents in enumerate([(LARGE,), (LARGE, OTHER, OTHER)]):
+        for token, contents in enumerate([(LARGE,), (LARGE, OTHER, OTHER), (HUGE, OTHER)]):
             rig.append(*contents, token=token)
             await rig.settle()
-        assert rig.were_early == [True, True]
-        assert len(rig.outcomes.of_token) == 4
+        assert rig.were_early == [True, True, True]
+        assert len(rig.outcomes.of_token) == 6
         assert {*map(tuple, rig.outcomes.of_token.values())} == {("committed",)}
         statistics = rig.store.statistics()
         size = sum(map(len, rig.stored))
-        assert (statistics.puts, statistics.put_bytes) == (2, size)
-        assert (rig.uploader.uploads, rig.uploader.upload_bytes) == (2, size)
+        assert (statistics.puts, statistics.put_bytes) == (3, size)
+        assert (rig.uploader.uploads, rig.uploader.upload_bytes) == (3, size)
 
 
 async def test_what_is_put_while_its_chunk_fills_is_what_the_chunk_holds(tmp_path: Path) -> None:
@@ -225,18 +225,21 @@ class Files:
                 self._then(path)
 
 
+@pytest.mark.parametrize(
+    ("data", "draft_bytes"), [(LARGE, len(LARGE)), (HUGE, len(HUGE) - BLOCK_BYTES)]
+)
 async def test_an_object_is_written_beside_its_chunk_and_has_its_name_after_it(
-    tmp_path: Path,
+    tmp_path: Path, data: bytes, draft_bytes: int
 ) -> None:
     seen: list[list[Path]] = []
 
     def look(_: str) -> None:
-        until(lambda: rig.draft_bytes() > len(LARGE) - BLOCK_BYTES, "all blocks that are whole")
+        until(lambda: rig.draft_bytes() > draft_bytes, "a draft")
         seen.append(rig.objects())
 
     rig = Rig(tmp_path, fail=Files(look))
     async with running(rig):
-        rig.append(LARGE)
+        rig.append(data)
         await rig.settle()
     assert seen == [[]]
     assert len(rig.objects()) == 1
@@ -426,8 +429,11 @@ async def test_a_put_for_which_no_chunk_was_begun_ends_with_nothing_stored(tmp_p
         assert rig.objects() == []
 
 
+@pytest.mark.parametrize("is_lent", [True, False])
 @pytest.mark.parametrize("place", [0, 16, 21, len(LARGE) - 1])
-async def test_memory_that_was_written_over_is_not_put(tmp_path: Path, place: int) -> None:
+async def test_memory_that_was_written_over_is_not_put(
+    tmp_path: Path, place: int, is_lent: bool
+) -> None:
     async with running(Rig(tmp_path)) as rig:
         batches, other = (pending(rig.pool, A0, LARGE) for _ in range(2))
         writer = rig.directory.open_chunk()
@@ -435,11 +441,16 @@ async def test_memory_that_was_written_over_is_not_put(tmp_path: Path, place: in
         put = rig.uploader.early.beside(1, len(LARGE), seals=True)
         assert put is not None
         flip(other.payload, place)
-        put.add(writer, placed.batches(), placed._replace(data=other.payload.views()))
+        laid_out = rig.directory.objects.lay_out(writer.identity, placed.batches())
+        if is_lent:
+            put.lend(writer, laid_out.plan, [other.payload])
+        else:
+            put.add(writer, placed.batches(), placed._replace(data=other.payload.views()))
         writer.write(placed)
-        chunk = rig.directory.seal(writer, ())
+        chunk = rig.directory.seal(writer, (), laid_out)
         assert chunk is not None
         put.finish(chunk.plan)
+        await asyncio.to_thread(put.wait_read)
         batches.payload.release()
         other.payload.release()
         chunk.early_put = put
