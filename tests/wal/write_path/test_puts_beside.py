@@ -200,6 +200,9 @@ async def test_a_chunk_whose_batches_are_sorted_after_all_is_uploaded(
 ) -> None:
     async with running(Rig(tmp_path, seals_early=False)) as rig:
         await rig.append_apart(*contents, in_turn=in_turn)
+        put = rig.loop._put
+        assert put is not None
+        await asyncio.to_thread(until, lambda: put.has_ended, "a put that was given up")
         await rig.settle()
         assert rig.were_early == [False]
         assert {*map(tuple, rig.outcomes.of_token.values())} == {("committed",)}
