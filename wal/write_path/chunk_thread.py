@@ -3,9 +3,9 @@
 It owns nothing between two calls: the open chunk goes back to the loop with each. A call never
 raises; what went wrong is in its result, beside the chunk that there may be nevertheless.
 
-A chunk that an early put stores beside its writing (wal/write_path/early_puts.py) is laid out
-first. Written in another way than that (the disk refuses the batches, or the notes), it takes the
-put back.
+An early put that goes beside the writing of a chunk (wal/write_path/early_puts.py) gets each append
+before the chunk does, and hears in the end which object the chunk became. A chunk of one append is
+laid out before it is written.
 """
 
 from collections.abc import Callable, Sequence

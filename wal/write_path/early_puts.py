@@ -7,16 +7,17 @@ what was just written, is what its producers wait for. Where the store takes put
   were received into if they came in one append. What is appended meanwhile would only wait.
 - A chunk that begins with few large batches is put by a thread of its own while it fills
   (`beside`, wal/write_path/growing_object.py). When it is sealed, only its last batches and the
-  object's index are left to store.
+  object's index are left to store. Of one append everything is known at once, and the chunk is
+  written meanwhile.
 
 Either way each batch is checked as those that are read back are. An object has no name before its
 chunk is whole, so a crash finds the two in the order that they have everywhere else: a stored
 object whose chunk is not there is nobody's.
 
 Failure cases: a put fails, or the chunk becomes another object than was begun (it cannot be
-written, or gets batches that have to be sorted). Then the object has no name, and
-the chunk, if there is one, is uploaded like any other, from its file. A failpoint in the thread
-ends the uploader, and at the end of the uploader a put is given up before its next fragment.
+written, or gets batches that have to be sorted). Then the object has no name, and the chunk, if
+there is one, is uploaded like any other, from its file. A failpoint in the thread ends the
+uploader, and at the end of the uploader a put is given up before its next fragment.
 """
 
 from collections.abc import Callable, Sequence
