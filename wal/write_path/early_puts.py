@@ -139,6 +139,8 @@ class PutBeside:
 
     def add(self, writer: ChunkWriter, batches: ChunkBatches, append: PlacedGroup) -> None:
         """`batches` come next in the object of the open chunk; `append` has the bytes of them."""
+        if self._object.is_over:
+            return
         try:
             if not self._names:
                 self._object.begin(writer.identity, writer.paths.data)

@@ -86,8 +86,8 @@ class GrowingObject:
         self._is_read = threading.Event()
         self._is_whole = threading.Event()
         self._is_over = False
-        # From one thread to the other: up to where it was given, and was put; None: look whether
-        # it is over.
+        # These wake the other thread. A number is the position up to which the object is given, or
+        # put. None says: look whether it is over.
         self._begun: SimpleQueue[ObjectKey | None] = SimpleQueue()
         self._gives: SimpleQueue[int | None] = SimpleQueue()
         self._puts: SimpleQueue[int | None] = SimpleQueue()
@@ -184,7 +184,7 @@ class GrowingObject:
         self._is_whole.wait()
 
     def _next(self) -> int | None:
-        """Up to where it is given by now; None: that was all."""
+        """The position up to which the object is given by now; None after the last one."""
         given_to = self._gives.get()
         # One write for all of it: after each, a thread waits for the interpreter.
         while given_to is not None and not self._gives.empty():

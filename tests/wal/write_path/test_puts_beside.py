@@ -347,38 +347,38 @@ async def test_a_failpoint_before_the_put_ends_the_uploader(tmp_path: Path) -> N
     rig.directory.close()
 
 
-async def test_a_loop_that_is_cancelled_gives_up_the_put_of_its_open_chunk(tmp_path: Path) -> None:
-    rig = Rig(tmp_path, seals_early=False)
+@asynccontextmanager
+async def open_chunk_with_a_put(
+    path: Path,
+) -> AsyncIterator[tuple[Rig, PutBeside, asyncio.Task[None]]]:
+    """A put whose chunk has one batch and stays open; nothing of it is stored in the end."""
+    rig = Rig(path, seals_early=False)
     async with rig.store:
         writing = asyncio.create_task(rig.loop.run())
         await rig.append_apart(LARGE)
+        assert rig.loop._put is not None
         put = rig.loop._put
-        assert put is not None
-        writing.cancel()
-        await asyncio.wait([writing])
+        yield rig, put, writing
         assert not await put.has_stored()
         assert rig.objects() == []
         assert rig.draft_bytes() == 0
-        assert rig.outcomes.of_token == {(0, 0): ["CommitOutcomeUnknown"]}
+        writing.cancel()
+        await asyncio.wait([writing])
     rig.directory.close()
+
+
+async def test_a_loop_that_is_cancelled_gives_up_the_put_of_its_open_chunk(tmp_path: Path) -> None:
+    async with open_chunk_with_a_put(tmp_path) as (rig, _, writing):
+        writing.cancel()
+        await asyncio.wait([writing])
+        assert rig.outcomes.of_token == {(0, 0): ["CommitOutcomeUnknown"]}
 
 
 async def test_the_end_of_the_uploader_gives_up_a_put(tmp_path: Path) -> None:
-    rig = Rig(tmp_path, seals_early=False)
-    async with rig.store:
-        writing = asyncio.create_task(rig.loop.run())
-        await rig.append_apart(LARGE)
-        put = rig.loop._put
-        assert put is not None
+    async with open_chunk_with_a_put(tmp_path) as (rig, put, _):
         await rig.uploader.early.close()
         assert put.has_ended
         await rig.append_apart(LARGE, token=1)  # Nobody waits for a put that has ended.
-        assert not await put.has_stored()
-        assert rig.objects() == []
-        assert rig.draft_bytes() == 0
-        writing.cancel()
-        await asyncio.wait([writing])
-    rig.directory.close()
 
 
 # --- one put --------------------------------------------------------------------------------------
