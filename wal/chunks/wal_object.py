@@ -197,8 +197,8 @@ class WalObjectBody:
 class FreshObjectBody:
     """An `ObjectBody` of batches that are still in the memory they were received into.
 
-    They were appended a moment ago by the thread that puts them now. To read an object of four
-    batches back from its chunk takes 50 µs more. Each batch is checked against what its chunk says
+    They are appended by the thread that puts them. To read an object of four batches back from its
+    chunk takes 50 µs more. Each batch is checked against what its chunk says
     of it, as those that are read back are: what was written over meanwhile is not stored.
     """
 
@@ -210,6 +210,10 @@ class FreshObjectBody:
         self._plan = plan
         self._payloads = payloads
         self._path = path
+
+    @property
+    def object_key(self) -> ObjectKey:
+        return self._plan.object_key
 
     @property
     def length_bytes(self) -> int:

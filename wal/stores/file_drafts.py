@@ -36,6 +36,7 @@ from wal.errors import (
 )
 from wal.private_copy import BLOCK_BYTES, is_aligned
 from wal.stores.object_store import Buffer, ObjectBody
+from wal.stores.write_back import begin_write_back
 
 REFUSALS: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
@@ -111,9 +112,17 @@ class Drafts:
         return f"{self._own}/{next(self._numbers)}"
 
     def write(
-        self, key: ObjectKey, draft: str, body: ObjectBody, check_in_time: Callable[[], None]
+        self,
+        key: ObjectKey,
+        draft: str,
+        body: ObjectBody,
+        check_in_time: Callable[[], None],
+        meanwhile: Callable[[], object] | None = None,
     ) -> None:
-        """Step 1 of a put: a complete, verified and durable file without a name."""
+        """Step 1 of a put: a complete, verified and durable file without a name.
+
+        `meanwhile` is called beside the disk, once the file has all of its bytes.
+        """
         try:
             # Readable for whom the umask says: Spark may run as another user.
             fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
@@ -144,6 +153,10 @@ class Drafts:
                 raise CorruptObject(
                     f"{key}: the body says {body.length_bytes} bytes and has {written}"
                 )
+            if meanwhile is not None:
+                if self._sync:
+                    begin_write_back(fd)
+                meanwhile()
             try:
                 length = os.fstat(fd).st_size
                 if length != written:

@@ -172,13 +172,13 @@ class BlockingFileStore:
         key: ObjectKey,
         body: ObjectBody,
         abandoned: Callable[[], bool] = lambda: False,
-        before_name: Callable[[], None] = lambda: None,
+        meanwhile: Callable[[], object] | None = None,
     ) -> None:
         """Store `body` under `key`; see `ObjectStore.put` for the promise and the errors.
 
         `abandoned` is asked between fragments and before the object gets its name; when it says
         so, or when the deadline has passed, nothing is stored and ObjectStoreUnavailable is raised.
-        `before_name`: see `ThreadPuts`.
+        `meanwhile`: see `ThreadPuts`.
         """
         path = self._path(key)
         deadline = self._clock.monotonic() + self._settings.deadline_ms / 1000
@@ -202,8 +202,7 @@ class BlockingFileStore:
             raise unavailable(key, error) from error
         draft = self._drafts.new_path()
         try:
-            self._drafts.write(key, draft, body, check_in_time)
-            before_name()
+            self._drafts.write(key, draft, body, check_in_time, meanwhile)
             check_in_time()
             self._publish(key, draft, path)
         finally:
@@ -435,10 +434,10 @@ class FileStore:
         key: ObjectKey,
         body: ObjectBody,
         abandoned: Callable[[], bool],
-        before_name: Callable[[], None],
+        meanwhile: Callable[[], object] | None = None,
     ) -> None:
         """See `ThreadPuts`."""
-        self._blocking.put(key, body, abandoned, before_name)
+        self._blocking.put(key, body, abandoned, meanwhile)
 
     def put_noted(self, length_bytes: int) -> None:
         """See `ThreadPuts`."""

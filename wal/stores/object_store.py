@@ -215,12 +215,13 @@ class ThreadPuts(Protocol):
         key: ObjectKey,
         body: ObjectBody,
         abandoned: Callable[[], bool],
-        before_name: Callable[[], None],
+        meanwhile: Callable[[], object] | None = None,
     ) -> None:
         """`ObjectStore.put`, blocking; ObjectStoreUnavailable too when `abandoned` says so.
 
-        `before_name` may block. It is called when all of the object is durable and before anybody
-        can find it, and `abandoned` is asked once more behind it.
+        `meanwhile` may block. It is called when the store has taken all of the object, beside the
+        disk that makes it durable and before anybody can find it; `abandoned` is asked once more
+        behind it. It is not called where the put fails before.
 
         The fragments of `body` may come as slowly as they like, and be there for one reading; its
         length need not be known before the last of them.

@@ -105,11 +105,11 @@ class ObservedStore:
         key: ObjectKey,
         body: ObjectBody,
         abandoned: Callable[[], bool],
-        before_name: Callable[[], None],
+        meanwhile: Callable[[], object] | None = None,
     ) -> None:
         """See `ThreadPuts`."""
         assert self._thread_puts is not None
-        self._thread_puts.put_in_thread(key, body, abandoned, before_name)
+        self._thread_puts.put_in_thread(key, body, abandoned, meanwhile)
 
     def put_noted(self, length_bytes: int) -> None:
         """See `ThreadPuts`."""

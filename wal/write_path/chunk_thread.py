@@ -3,9 +3,10 @@
 It owns nothing between two calls: the open chunk goes back to the loop with each. A call never
 raises; what went wrong is in its result, beside the chunk that there may be nevertheless.
 
-An early put that goes beside the writing of a chunk (wal/write_path/early_puts.py) gets each append
-before the chunk does, and hears in the end which object the chunk became. A chunk of one append is
-laid out before it is written.
+A chunk that one append makes is laid out before it is written. Then its object is put beside that
+(wal/write_path/early_puts.py): this thread gives it to the store, writes the chunk while the disk
+takes the object, and waits for the disk. A put that began with the chunk's first append gets each
+append before the chunk does, and hears in the end which object the chunk became.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,9 +16,12 @@ from wal.chunks.chunk import ChunkWriter, PendingBatches, Waiting
 from wal.chunks.chunk_directory import ChunkDirectory
 from wal.chunks.laying_out import LaidOut
 from wal.chunks.sealed_chunk import SealedChunk
+from wal.chunks.wal_object import FreshObjectBody
 from wal.errors import AppendTooLarge, DisklessError, Overloaded, StorageFailed
 from wal.failpoint import failpoint
-from wal.write_path.early_puts import LENT_BYTES_MAX, EarlyPuts, PutBeside
+from wal.write_path.early_puts import EarlyPuts, PutBeside
+
+_REFUSALS: Final = (StorageFailed, Overloaded, AppendTooLarge)
 
 
 class Written(NamedTuple):
@@ -56,8 +60,10 @@ class ChunkThread:
     ) -> Written:
         """Append `group` behind `earlier`, what the open chunk holds, then seal if asked to.
 
-        The payloads of `earlier` were given back. `put` is for a chunk of `group` alone.
+        The payloads of `earlier` were given back. `put` is for a chunk that `group` begins.
         """
+        if seals and writer is None and put is None and self._is_put_with_its_chunk(group):
+            return self._write_with_put(group)
         chunk: SealedChunk | None = None
         laid_out: LaidOut | None = None
         refused: DisklessError | None = None
@@ -66,27 +72,24 @@ class ChunkThread:
             if group:
                 try:
                     writer, laid_out = self._append(writer, group, put, seals=seals)
-                except (StorageFailed, Overloaded, AppendTooLarge) as error:
+                except _REFUSALS as error:
                     refused = error
                 else:
                     is_appended = True
                     failpoint("chunk.after_append")
             if seals and writer is not None:
                 batches = [*earlier, *(group if is_appended else ())]
-                waiting = [Waiting(some.token, some.batch_count) for some in batches]
                 sealing, writer = writer, None
-                chunk = self._directory.seal(sealing, waiting, laid_out)
+                chunk = self._directory.seal(sealing, _waiting(batches), laid_out)
                 if chunk is not None and put is not None:
                     chunk.early_put = put
                 elif chunk is not None:
-                    payloads = () if earlier else [some.payload for some in batches]
-                    self._puts.at_once(chunk, self._is_cancelled, payloads)
+                    self._puts.at_once(chunk, self._is_cancelled)
         except BaseException as error:
             return Written(writer, is_appended, None, refused, error)
         finally:
             if put is not None and writer is None:
                 put.finish(None if chunk is None else chunk.plan)
-                put.wait_read()
         return Written(writer, is_appended, chunk, refused, None)
 
     def _append(
@@ -107,10 +110,7 @@ class ChunkThread:
                 if seals and writer is None:
                     laid_out = self._directory.objects.lay_out(opened.identity, batches)
                     batches = laid_out.plan.batches
-                if laid_out is not None and placed.data_end <= LENT_BYTES_MAX:
-                    put.lend(opened, laid_out.plan, [some.payload for some in group])
-                else:
-                    put.add(opened, batches, placed)
+                put.add(opened, batches, placed)
             opened.write(placed)
         except BaseException:
             if writer is None:
@@ -118,3 +118,97 @@ class ChunkThread:
                 self._directory.seal(opened, (), laid_out)
             raise
         return opened, laid_out
+
+    def _is_put_with_its_chunk(self, group: Sequence[PendingBatches]) -> bool:
+        batch_count = sum([some.batch_count for some in group])
+        data_bytes = sum([some.payload.length_bytes for some in group])
+        return data_bytes > 0 and self._puts.takes_with_chunk(batch_count, data_bytes)
+
+    def _write_with_put(self, group: Sequence[PendingBatches]) -> Written:
+        """Make a chunk of `group` while its object is put."""
+        try:
+            chunk = _WholeChunk(self._directory, group)
+        except _REFUSALS as error:
+            return Written(None, False, None, error, None)
+        except BaseException as error:
+            return Written(None, False, None, None, error)
+        is_stored = False
+        try:
+            is_stored = self._puts.with_chunk(
+                chunk.body, lambda: self._is_cancelled() or chunk.is_over, chunk.write
+            )
+        except BaseException as error:
+            return chunk.written_before(error)
+        written = chunk.written or chunk.write()
+        if written.chunk is not None:
+            written.chunk.is_stored = is_stored
+        return written
+
+
+class _WholeChunk:
+    """A chunk that one append makes: laid out at first, then written and sealed."""
+
+    def __init__(self, directory: ChunkDirectory, group: Sequence[PendingBatches]) -> None:
+        """Open it. Leaves nothing behind where that raises."""
+        self._directory = directory
+        self._group = group
+        self._writer = directory.open_chunk()
+        try:
+            self._placed = self._writer.place(group)
+            batches = self._placed.batches()
+            self._laid_out = directory.objects.lay_out(self._writer.identity, batches)
+        except BaseException:
+            directory.seal(self._writer, ())
+            raise
+        self.written: Written | None = None
+        """What came of it, once it was written."""
+
+    @property
+    def body(self) -> FreshObjectBody:
+        """The object that it is to become."""
+        payloads = [some.payload for some in self._group]
+        return FreshObjectBody(self._laid_out.plan, payloads, self._writer.paths.data)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it came to nothing, or became another object."""
+        if self.written is None:
+            return False
+        chunk = self.written.chunk
+        return chunk is None or chunk.plan is not self._laid_out.plan
+
+    def write(self) -> Written:
+        """Write and seal it."""
+        self.written = self._written()
+        return self.written
+
+    def written_before(self, error: BaseException) -> Written:
+        """What came of it before `error`, which ends the write loop."""
+        if self.written is None:
+            self._remove()
+            return Written(None, False, None, None, error)
+        return self.written._replace(chunk=None, error=error)
+
+    def _written(self) -> Written:
+        try:
+            self._writer.write(self._placed)
+        except _REFUSALS as error:
+            self._remove()
+            return Written(None, False, None, error, None)
+        except BaseException as error:
+            self._remove()
+            return Written(None, False, None, None, error)
+        try:
+            failpoint("chunk.after_append")
+            chunk = self._directory.seal(self._writer, _waiting(self._group), self._laid_out)
+        except BaseException as error:
+            return Written(None, True, None, None, error)
+        return Written(None, True, chunk, None, None)
+
+    def _remove(self) -> None:
+        """Nothing is in it: this removes its files."""
+        self._directory.seal(self._writer, (), self._laid_out)
+
+
+def _waiting(batches: Sequence[PendingBatches]) -> Sequence[Waiting]:
+    return [Waiting(some.token, some.batch_count) for some in batches]

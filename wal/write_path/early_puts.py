@@ -3,29 +3,29 @@
 Such a chunk waits for nobody, so what it costs to hand it from thread to thread, and to read back
 what was just written, is what its producers wait for. Where the store takes puts in a thread:
 
-- A small chunk is put by the thread that sealed it (`at_once`), from the memory that its batches
-  were received into if they came in one append. What is appended meanwhile would only wait.
+- A chunk of one append that is not large is put by the thread that writes it, from the memory that
+  its batches were received into; it is written while the disk takes the object (`with_chunk`).
+- A small chunk of several appends is put by the thread that sealed it (`at_once`). What is appended
+  meanwhile would only wait.
 - A chunk that begins with few large batches is put by a thread of its own while it fills
   (`beside`, wal/write_path/growing_object.py). When it is sealed, only its last batches and the
-  object's index are left to store. Of one append everything is known at once, and the chunk is
-  written meanwhile.
+  object's index are left to store.
 
-Either way each batch is checked as those that are read back are. An object has no name before its
+In each way each batch is checked as those that are read back are. An object has no name before its
 chunk is whole, so a crash finds the two in the order that they have everywhere else: a stored
 object whose chunk is not there is nobody's.
 
 Failure cases: a put fails, or the chunk becomes another object than was begun (it cannot be
 written, or gets batches that have to be sorted). Then the object has no name, and the chunk, if
-there is one, is uploaded like any other, from its file. A failpoint in the thread ends the
-uploader, and at the end of the uploader a put is given up before its next fragment.
+there is one, is uploaded like any other, from its file. A failpoint in a thread ends the write loop
+or the uploader, and at the end of either a put is given up before its next fragment.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 import structlog
 
-from wal.chunks.buffer import FragmentChain
 from wal.chunks.chunk import ChunkWriter, PlacedGroup
 from wal.chunks.chunk_batches import ChunkBatches, lie_as_they_came
 from wal.chunks.sealed_chunk import SealedChunk
@@ -42,18 +42,22 @@ from wal.write_path.growing_object import GrowingObject
 log = structlog.get_logger(__name__)
 
 PUT_AT_ONCE_BYTES_MAX: Final = 256 << 10
-"""A larger chunk takes its time to be written: more is appended beside that."""
+"""A larger chunk takes its time to be read back: more is appended beside that."""
+PUT_WITH_CHUNK_BYTES_MAX: Final = 1 << 20
+"""Of a chunk of few batches in one append. Measured: what is larger is put faster past the page
+cache, for which it is copied."""
 BESIDE_BUFFER_BYTES: Final = 8 << 20
 """For the one put beside a chunk. Most chunks fit; those that do not wait for the store now and
 then while they are written."""
-LENT_BYTES_MAX: Final = 1 << 20
-"""Measured: past the page cache, for which it is copied, what is larger is put faster."""
 _LARGE_BATCH_BYTES: Final = 128 << 10
 """A chunk that begins with batches of this size will hold few of them."""
 
 
 class EarlyPuts:
-    """The early puts of one uploader; belongs to the event loop but for `at_once`."""
+    """The early puts of one uploader; belongs to the event loop.
+
+    The thread that writes its chunks calls `at_once`, `takes_with_chunk` and `with_chunk`.
+    """
 
     def __init__(self, puts: ThreadPuts | None, *, under_way: Callable[[], int]) -> None:
         """`puts`: the store, if it takes puts in a thread; `under_way`: chunks without answer."""
@@ -64,23 +68,35 @@ class EarlyPuts:
         self._buffer: memoryview | None = None
         self._is_closed = False
 
-    def at_once(
-        self,
-        chunk: SealedChunk,
-        abandoned: Callable[[], bool],
-        payloads: Sequence[FragmentChain] = (),
-    ) -> None:
-        """Store a small chunk before it is submitted, if nothing is under way; blocks its thread.
-
-        `payloads` are its batches in arrival order, where all of them are in memory still.
-        """
+    def at_once(self, chunk: SealedChunk, abandoned: Callable[[], bool]) -> None:
+        """Store a small chunk before it is submitted, if nothing is under way; blocks."""
         if self._puts is None or self._under_way() or chunk.data_bytes > PUT_AT_ONCE_BYTES_MAX:
             return
         plan = chunk.plan
-        body: ObjectBody = WalObjectBody(chunk, plan)
-        if payloads:
-            body = FreshObjectBody(plan, payloads, chunk.data_path)
-        chunk.is_stored = _put(self._puts, plan.object_key, body, abandoned)
+        chunk.is_stored = _put(self._puts, plan.object_key, WalObjectBody(chunk, plan), abandoned)
+
+    def takes_with_chunk(self, batch_count: int, data_bytes: int) -> bool:
+        """Whether a chunk that one append of this size makes is for `with_chunk`."""
+        return (
+            self._puts is not None
+            and data_bytes <= PUT_WITH_CHUNK_BYTES_MAX
+            and (batch_count <= FEW_MAX or data_bytes <= PUT_AT_ONCE_BYTES_MAX)
+            and not self._under_way()
+        )
+
+    def with_chunk(
+        self,
+        body: FreshObjectBody,
+        abandoned: Callable[[], bool],
+        write_chunk: Callable[[], object],
+    ) -> bool:
+        """Whether the object of a chunk was stored; blocks its thread.
+
+        `write_chunk` is called once the store has the bytes, and not where the put fails before.
+        `abandoned` is asked behind it: whether the chunk is not there, or became another object.
+        """
+        assert self._puts is not None
+        return _put(self._puts, body.object_key, body, abandoned, write_chunk)
 
     def beside(self, batch_count: int, data_bytes: int, *, seals: bool) -> "PutBeside | None":
         """Begins a put for a chunk that is opened by an append of this size.
@@ -92,7 +108,7 @@ class EarlyPuts:
             self._puts is None
             or self._is_closed
             or batch_count > FEW_MAX
-            or data_bytes <= PUT_AT_ONCE_BYTES_MAX
+            or data_bytes <= (PUT_WITH_CHUNK_BYTES_MAX if seals else PUT_AT_ONCE_BYTES_MAX)
             or (not seals and data_bytes < batch_count * _LARGE_BATCH_BYTES)
             or self._under_way()
             or not (self._beside is None or self._beside.has_ended)
@@ -153,22 +169,12 @@ class PutBeside:
             log.error("damaged batch in memory", path=writer.paths.data, error=str(error))
             self.give_up()
 
-    def lend(
-        self, writer: ChunkWriter, plan: WalObjectPlan, payloads: Sequence[FragmentChain]
-    ) -> None:
-        """All of `plan`, the object of the open chunk; `payloads` are read until `wait_read`."""
-        self._object.lend(plan, payloads, writer.paths.data)
-
     def finish(self, plan: WalObjectPlan | None) -> None:
         """The chunk is whole and its object is `plan`, or it comes to nothing."""
         if plan is None:
             self.give_up()
         else:
             self._object.finish(plan)
-
-    def wait_read(self) -> None:
-        """Return when nobody reads what was lent."""
-        self._object.wait_read()
 
     def give_up(self) -> None:
         """Store nothing; changes nothing after the end."""
@@ -180,9 +186,9 @@ class PutBeside:
             key = body.wait_begun()
             if key is None:
                 return False
-            return _put(self._puts, key, body, lambda: body.is_over, body.wait_whole)
+            return _put(self._puts, key, body, lambda: body.is_over)
         finally:
-            body.put_ended()
+            body.end()
 
 
 def _put(
@@ -190,12 +196,12 @@ def _put(
     key: ObjectKey,
     body: ObjectBody,
     abandoned: Callable[[], bool],
-    before_name: Callable[[], None] = lambda: None,
+    meanwhile: Callable[[], object] | None = None,
 ) -> bool:
     """Whether the object was stored. Raises: FailpointError."""
     failpoint("upload.before_put")
     try:
-        puts.put_in_thread(key, body, abandoned, before_name)
+        puts.put_in_thread(key, body, abandoned, meanwhile)
     except FailpointError:
         raise
     except DisklessError as error:

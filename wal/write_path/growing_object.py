@@ -9,19 +9,14 @@ Between the two is a buffer: who adds fills it, each batch checked, and who puts
 blocks that are there. When it is full, who adds waits until all of it was put; for PATIENCE_S at
 most, for a store that hangs must not keep batches from their chunk. Then the body is given up.
 
-A chunk of one append that is not large is lent instead (`lend`): the page cache, which its views go
-through, costs less than the buffer does.
-
 Invariants:
 
-- Nobody reads the payloads that were added when `add` has returned, nor those that were lent when
-  `wait_read` has, which a put that ends ends.
+- Nobody reads the payloads that were added when `add` has returned.
 - The footer comes last, after the chunk is whole, and only if the object's batches are those that
-  were added. Of one that was lent the footer is known before; `wait_whole` waits for its chunk.
+  were added. So what is put has its chunk.
 - Once it is given up, or its put is over, nobody waits for it.
 """
 
-import threading
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from queue import Empty, SimpleQueue
@@ -29,11 +24,10 @@ from typing import Final
 
 import structlog
 
-from wal.chunks.buffer import FragmentChain
 from wal.chunks.checked_reads import read_into
 from wal.chunks.chunk import ChunkIdentity
 from wal.chunks.chunk_batches import ChunkBatches
-from wal.chunks.wal_object import FreshObjectBody, WalObjectPlan, object_header
+from wal.chunks.wal_object import WalObjectPlan, object_header
 from wal.coordinates import ObjectKey
 from wal.crc import Buffer
 from wal.errors import ObjectStoreUnavailable
@@ -82,9 +76,6 @@ class GrowingObject:
         self._offsets: list[int] = []
         self._base = self._filled = self._given = 0
         self._plan: WalObjectPlan | None = None
-        self._lent: FreshObjectBody | None = None
-        self._is_read = threading.Event()
-        self._is_whole = threading.Event()
         self._is_over = False
         # These wake the other thread. A number is the position up to which the object is given, or
         # put. None says: look whether it is over.
@@ -115,38 +106,25 @@ class GrowingObject:
             self._offsets.append(batch.byte_offset)
             self._give(self._filled - self._filled % BLOCK_BYTES)
 
-    def lend(self, plan: WalObjectPlan, payloads: Sequence[FragmentChain], path: str) -> None:
-        """All of `plan`, from `payloads`; instead of `begin` and `add`."""
-        self._plan = plan
-        self._lent = FreshObjectBody(plan, payloads, path)
-        self._begun.put(plan.object_key)
-
     def finish(self, plan: WalObjectPlan) -> None:
         """The chunk is whole, and this is its object."""
-        if self._lent is None:
-            self._add_footer(plan)
-        elif plan is not self._plan:
+        if self._offsets != [batch.byte_offset for batch in plan.batches.wanted()]:
             self.end()
-        self._is_whole.set()
-
-    def wait_read(self) -> None:
-        """Return when nobody reads what was lent; may wait for the store."""
-        if self._lent is not None:
-            self._is_read.wait()
+            return
+        room = self._room(len(plan.footer))
+        if not self._is_over:
+            room[:] = plan.footer
+            self._plan = plan
+            self._give(self._filled)
+            self._gives.put(None)
 
     # What both say
 
     def end(self) -> None:
         """Give it up; after its put this changes nothing."""
         self._is_over = True
-        self._is_whole.set()
         for queue in (self._begun, self._gives, self._puts):
             queue.put(None)
-
-    def put_ended(self) -> None:
-        """Nothing is read any more."""
-        self._is_read.set()
-        self.end()
 
     @property
     def is_over(self) -> bool:
@@ -167,21 +145,13 @@ class GrowingObject:
     def fragments(self) -> Iterator[Buffer]:
         """Whole blocks, as many as there are; then the rest. Waits for what is not there yet.
 
-        Raises: ObjectStoreUnavailable when it is given up, CorruptChunk where it was lent.
+        Raises: ObjectStoreUnavailable when it is given up.
         """
-        if self._lent is not None:
-            yield from self._lent.fragments()
-            self._is_read.set()
-            return
         put_to = 0
         while (given_to := self._next()) is not None:
             yield self._buffer[put_to - self._base : given_to - self._base]
             put_to = given_to
             self._puts.put(put_to)
-
-    def wait_whole(self) -> None:
-        """Return when the chunk is whole, or it is over."""
-        self._is_whole.wait()
 
     def _next(self) -> int | None:
         """The position up to which the object is given by now; None after the last one."""
@@ -196,17 +166,6 @@ class GrowingObject:
         if self._is_over:
             raise ObjectStoreUnavailable("the object is not put beside its chunk any more")
         return given_to
-
-    def _add_footer(self, plan: WalObjectPlan) -> None:
-        if self._offsets != [batch.byte_offset for batch in plan.batches.wanted()]:
-            self.end()
-            return
-        room = self._room(len(plan.footer))
-        if not self._is_over:
-            room[:] = plan.footer
-            self._plan = plan
-            self._give(self._filled)
-            self._gives.put(None)
 
     def _give(self, end: int) -> None:
         if end > self._given:

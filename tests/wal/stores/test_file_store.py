@@ -26,10 +26,13 @@ from wal.errors import (
     UploadOutcomeUnknown,
 )
 from wal.private_copy import BLOCK_BYTES, aligned_buffer
+from wal.stores import write_back
 from wal.stores.file_store import BlockingFileStore, FileStore, FileStoreSettings
 from wal.stores.object_store import STAGING_DIRECTORY, Buffer, BytesBody
+from wal.stores.write_back import begin_write_back
 
 KEY = ObjectKey("wal/3f/01HZZZZZZZZZZZZZZZZZZZZZZZ")
+BODY = bytes(range(256)) * 100
 
 
 def blocking_store(root: Path, sync: bool = True) -> BlockingFileStore:
@@ -161,6 +164,57 @@ def test_file_directory_and_every_new_parent_are_synced_before_a_put_returns(
     with blocking_store(tmp_path, sync=False) as careless:
         careless.put(ObjectKey("wal/40/third"), BytesBody(b"content"))
     assert synced == []
+
+
+def test_meanwhile_is_beside_the_disk_and_before_the_name(tmp_path: Path) -> None:
+    seen: list[tuple[int, bool]] = []
+
+    def look() -> None:
+        (draft,) = (tmp_path / STAGING_DIRECTORY).glob("*/*")
+        seen.append((draft.stat().st_size, (tmp_path / KEY).exists()))
+
+    with blocking_store(tmp_path) as store:
+        store.put(KEY, BytesBody(BODY), meanwhile=look)
+        assert seen == [(len(BODY), False)]
+        assert store.get(KEY) == BODY
+
+
+def test_a_put_that_is_abandoned_meanwhile_stores_nothing(tmp_path: Path) -> None:
+    is_abandoned = False
+
+    def abandon() -> None:
+        nonlocal is_abandoned
+        is_abandoned = True
+
+    with blocking_store(tmp_path) as store:
+        with pytest.raises(ObjectStoreUnavailable, match="abandoned"):
+            store.put(KEY, BytesBody(BODY), lambda: is_abandoned, abandon)
+        assert drafts(tmp_path) == []
+        with pytest.raises(ObjectNotFound):
+            store.get(KEY)
+
+
+def test_nothing_is_done_meanwhile_for_a_put_that_failed_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[None] = []
+    with blocking_store(tmp_path) as store:
+        fail_nth(monkeypatch, "writev")
+        with pytest.raises(ObjectStoreUnavailable):
+            store.put(KEY, BytesBody(BODY), meanwhile=lambda: called.append(None))
+        assert not called
+
+
+def test_to_begin_writing_a_file_to_its_disk_promises_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_bytes(BODY)
+    with (tmp_path / "file").open("r+b") as file:
+        begin_write_back(file.fileno())
+        begin_write_back(-1)
+        monkeypatch.setattr(write_back, "_sync_file_range", None)
+        begin_write_back(file.fileno())
+    assert (tmp_path / "file").read_bytes() == BODY
 
 
 def test_short_writes_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,16 +1,15 @@
 """A small chunk is put by the thread that sealed it, and uploaded like any other if that fails.
 
-One of few large batches is put beside its writing: tests/wal/write_path/test_puts_beside.py.
+One that is put while it is written: tests/wal/write_path/test_puts_with_chunk.py and
+tests/wal/write_path/test_puts_beside.py.
 """
 
 import asyncio
 import random
-import re
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -18,21 +17,17 @@ import pytest
 from tests.support.chunks.uploader_rig import BATCH, Rig, running, until
 from tests.support.chunks.write_path import (
     A0,
-    A1,
     SETTINGS,
     Outcomes,
     batch_bytes,
-    object_bytes,
     open_directory,
     pending,
-    sealed,
 )
-from wal.chunks.buffer import BufferPool, FragmentChain
+from wal.chunks.buffer import BufferPool
 from wal.chunks.sealed_chunk import SealedChunk
-from wal.chunks.wal_object import FreshObjectBody, WalObjectBody
 from wal.clock import SystemClock
 from wal.coordinates import ObjectKey
-from wal.errors import CorruptChunk, ObjectStoreUnavailable
+from wal.errors import ObjectStoreUnavailable
 from wal.failpoint import FailpointError, arm
 from wal.stores.file_store import FileStore
 from wal.stores.observed_store import ObservedStore, StoreReach
@@ -50,19 +45,12 @@ def never() -> bool:
 class AtOnce(EarlyPuts):
     """Early puts that call `put` for each chunk that the write loop's thread sealed."""
 
-    def __init__(
-        self, put: Callable[[SealedChunk, Callable[[], bool], Sequence[FragmentChain]], None]
-    ) -> None:
+    def __init__(self, put: Callable[[SealedChunk, Callable[[], bool]], None]) -> None:
         super().__init__(None, under_way=lambda: 0)
         self._put = put
 
-    def at_once(
-        self,
-        chunk: SealedChunk,
-        abandoned: Callable[[], bool],
-        payloads: Sequence[FragmentChain] = (),
-    ) -> None:
-        self._put(chunk, abandoned, payloads)
+    def at_once(self, chunk: SealedChunk, abandoned: Callable[[], bool]) -> None:
+        self._put(chunk, abandoned)
 
 
 class DirectoryRig(Rig):
@@ -194,7 +182,7 @@ async def test_the_write_loop_puts_in_its_thread_and_hands_over_afterwards(tmp_p
     entered, asked = threading.Event(), threading.Event()
     held = False
 
-    def put(chunk: SealedChunk, abandoned: Callable[[], bool], _: object) -> None:
+    def put(chunk: SealedChunk, abandoned: Callable[[], bool]) -> None:
         told.append((threading.current_thread().name.partition("_")[0], chunk.object_key))
         if held:
             entered.set()
@@ -226,81 +214,4 @@ async def test_the_write_loop_puts_in_its_thread_and_hands_over_afterwards(tmp_p
     await asyncio.gather(running_loop, flush, return_exceptions=True)
     assert told[-1][0] == "wal-append", "it was not handed over"
     assert 1 in outcomes.of_token
-    directory.close()
-
-
-# --- from memory ----------------------------------------------------------------------------------
-
-
-def cut(pool: BufferPool, data: bytes, *cuts: int) -> FragmentChain:
-    """A chain of `data`, in as many fragments as cuts make."""
-    chains = [pool.adopt(data[start:end]) for start, end in pairwise([0, *cuts, len(data)])]
-    fragments = [chain._check_owned()[0] for chain in chains]
-    return FragmentChain(fragments, [view for c in chains for view in c.views()], len(data))
-
-
-@pytest.mark.parametrize("cuts", [(), (1,), (21,), (7, 30, 61, 200)])
-def test_what_is_put_from_memory_is_what_would_be_read_back(
-    tmp_path: Path, cuts: Sequence[int]
-) -> None:
-    directory = open_directory(tmp_path)
-    directory.recover()
-    chunk = sealed(directory, [(A1, BATCH), (A0, BATCH), (A1, OTHER)])
-    pool = BufferPool(1 << 20)
-    payloads = [cut(pool, data, *cuts) for data in (BATCH, BATCH, OTHER)]
-    fresh = FreshObjectBody(chunk.plan, payloads, chunk.data_path)
-    assert object_bytes(fresh) == object_bytes(WalObjectBody(chunk, chunk.plan))
-    assert fresh.length_bytes == chunk.plan.object_bytes
-    directory.close()
-
-
-@pytest.mark.parametrize("place", [0, 8, 12, 16, 20, 21, len(BATCH) - 1])
-async def test_memory_that_was_written_over_is_not_put(tmp_path: Path, place: int) -> None:
-    async with running_rig(tmp_path) as rig:
-        chunk = rig.chunk(2)
-        data = bytearray(BATCH)
-        data[place] ^= 1
-        payloads = [cut(BufferPool(1 << 20), data) for data in (BATCH, bytes(data))]
-        with pytest.raises(CorruptChunk, match=re.escape(chunk.data_path)):
-            FreshObjectBody(chunk.plan, payloads, chunk.data_path).fragments()
-        await asyncio.to_thread(rig.uploader.early.at_once, chunk, never, payloads)
-        assert not chunk.is_stored
-        expected = object_bytes(WalObjectBody(chunk, chunk.plan))
-        await rig.uploader.submit(chunk)
-        assert await rig.uploader.drain(60)
-        assert await rig.observed.get(chunk.object_key) == expected
-
-
-async def test_only_what_one_append_brought_is_put_from_memory(tmp_path: Path) -> None:
-    """What earlier appends brought has been given back."""
-    directory = open_directory(tmp_path)
-    directory.recover()
-    pool = BufferPool(1 << 20)
-    given: list[int] = []
-    under_way = 0
-
-    async def take(_: SealedChunk) -> None:
-        pass
-
-    loop = WriteLoop(
-        directory,
-        settings=replace(SETTINGS, commit_interval_ms=60_000, commit_early=True),
-        clock=SystemClock(),
-        on_sealed=take,
-        on_failed=Outcomes().failed,
-        under_way=lambda: under_way,
-        puts=AtOnce(lambda _chunk, _abandoned, payloads: given.append(len(payloads))),
-    )
-    running_loop = asyncio.create_task(loop.run())
-    for number in range(3):
-        loop.append_nowait(pending(pool, A0, BATCH, token=number))
-    await loop.flush()
-    under_way = 9  # Now nothing is sealed at once.
-    loop.append_nowait(pending(pool, A0, BATCH, token=3))
-    await until(lambda: loop.statistics().appends == 2)
-    loop.append_nowait(pending(pool, A0, BATCH, token=4))
-    await loop.flush()
-    assert given == [3, 0]
-    loop.close()
-    await running_loop
     directory.close()

@@ -10,9 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.brokers.live_broker import until
-from tests.support.chunks.chains import chain_of
 from tests.support.chunks.write_path import A0, A1, B0, batch_bytes
-from wal.chunks.buffer import BufferPool, FragmentChain
 from wal.chunks.chunk import ChunkIdentity
 from wal.chunks.chunk_batches import ChunkBatches, ChunkEntry
 from wal.chunks.wal_object import WalObjectPlan, plan_wal_object
@@ -48,10 +46,6 @@ class Chunk:
         plan = self.plan()
         assert [*plan.positions] == [*range(len(self.entries))]
         return plan.header + self.data + plan.footer
-
-    def payloads(self) -> list[FragmentChain]:
-        pool = BufferPool(1 << 20)
-        return [chain_of(pool, self.data[a:b]) for a, b in pairwise(self.starts)]
 
     def add(self, growing: GrowingObject, first: int, last: int, cuts: Sequence[int] = ()) -> None:
         """Batches first .. last - 1, received in as many views as `cuts` make."""
@@ -190,43 +184,6 @@ def test_what_is_there_is_put_at_once() -> None:
     putting = Putting(growing)
     assert putting.join() == chunk.whole()
     assert len(putting.pieces) == 1
-
-
-def test_who_lends_waits_until_all_was_read_and_names_nothing_before_its_chunk() -> None:
-    chunk = Chunk(*[batch_bytes(b"%d" % number) for number in range(3)])
-    plan = chunk.plan()
-    go_on = threading.Semaphore(0)
-    growing = GrowingObject(aligned_buffer(BUFFER_BYTES))
-    growing.lend(plan, chunk.payloads(), "chunk-000001.data")
-    putting = Putting(growing, go_on.acquire)
-    reading = threading.Thread(target=growing.wait_read)
-    naming = threading.Thread(target=growing.wait_whole)
-    reading.start()
-    naming.start()
-    reading.join(0.05)
-    assert reading.is_alive()
-    go_on.release(100)
-    reading.join(60)
-    assert putting.join() == chunk.whole()
-    assert growing.length_bytes == len(chunk.whole())
-    assert naming.is_alive()
-    growing.finish(plan)
-    naming.join(60)
-    assert not growing.is_over
-
-
-@pytest.mark.parametrize("is_put", [True, False])
-def test_what_was_lent_and_is_another_object_now_has_no_name(is_put: bool) -> None:
-    chunk = Chunk(*[batch_bytes(b"%d" % number) for number in range(3)])
-    growing = GrowingObject(aligned_buffer(BUFFER_BYTES))
-    growing.lend(chunk.plan(), chunk.payloads(), "chunk-000001.data")
-    if is_put:
-        Putting(growing).join()
-    growing.finish(chunk.plan())  # The same bytes; but another plan, as when notes are refused.
-    assert growing.is_over
-    growing.wait_whole()
-    growing.put_ended()
-    growing.wait_read()
 
 
 def test_another_object_than_was_begun_has_no_end() -> None:

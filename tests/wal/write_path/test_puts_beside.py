@@ -1,4 +1,8 @@
-"""The object of a chunk of few large batches is put while the chunk fills."""
+"""The object of a chunk is put while the chunk is written.
+
+One append that is not large is put by the thread that writes it; large ones by a thread of their
+own, while the chunk fills.
+"""
 
 import asyncio
 import errno
@@ -37,7 +41,12 @@ from wal.private_copy import BLOCK_BYTES
 from wal.stores.file_store import FileStore
 from wal.stores.observed_store import ObservedStore, StoreReach
 from wal.ulid import encode_ulid
-from wal.write_path.early_puts import PUT_AT_ONCE_BYTES_MAX, EarlyPuts, PutBeside
+from wal.write_path.early_puts import (
+    PUT_AT_ONCE_BYTES_MAX,
+    PUT_WITH_CHUNK_BYTES_MAX,
+    EarlyPuts,
+    PutBeside,
+)
 from wal.write_path.uploader import Uploader
 from wal.write_path.write_loop import WriteLoop
 
@@ -106,7 +115,8 @@ class Rig:
     def _look(self, chunk: SealedChunk) -> None:
         """What is in the store when a chunk is committed is what its files say."""
         put = chunk.early_put
-        self.were_early.append(isinstance(put, PutBeside) and put._job.result is True)
+        is_beside = isinstance(put, PutBeside) and put._job.result is True
+        self.were_early.append(is_beside or chunk.is_stored)
         self.stored.append((self.path / "objects" / chunk.object_key).read_bytes())
         assert self.stored[-1] == object_bytes(WalObjectBody(chunk, chunk.plan))
 
@@ -167,16 +177,17 @@ async def running(rig: Rig) -> AsyncIterator[Rig]:
 
 async def test_what_is_put_beside_its_chunk_is_what_the_chunk_holds(tmp_path: Path) -> None:
     async with running(Rig(tmp_path)) as rig:
-        for token, contents in enumerate([(LARGE,), (LARGE, OTHER, OTHER), (HUGE, OTHER)]):
+        appends = [(BATCH, BATCH, BATCH), (LARGE,), (LARGE, OTHER, OTHER), (HUGE, OTHER)]
+        for token, contents in enumerate(appends):
             rig.append(*contents, token=token)
             await rig.settle()
-        assert rig.were_early == [True, True, True]
-        assert len(rig.outcomes.of_token) == 6
+        assert rig.were_early == [True, True, True, True]
+        assert len(rig.outcomes.of_token) == 9
         assert {*map(tuple, rig.outcomes.of_token.values())} == {("committed",)}
         statistics = rig.store.statistics()
         size = sum(map(len, rig.stored))
-        assert (statistics.puts, statistics.put_bytes) == (3, size)
-        assert (rig.uploader.uploads, rig.uploader.upload_bytes) == (3, size)
+        assert (statistics.puts, statistics.put_bytes) == (4, size)
+        assert (rig.uploader.uploads, rig.uploader.upload_bytes) == (4, size)
 
 
 async def test_what_is_put_while_its_chunk_fills_is_what_the_chunk_holds(tmp_path: Path) -> None:
@@ -228,8 +239,13 @@ class Files:
                 self._then(path)
 
 
+WAYS = pytest.mark.parametrize("data", [BATCH, LARGE, HUGE])
+"""One append: by the thread that writes it, small or not, and beside it."""
+
+
 @pytest.mark.parametrize(
-    ("data", "draft_bytes"), [(LARGE, len(LARGE)), (HUGE, len(HUGE) - BLOCK_BYTES)]
+    ("data", "draft_bytes"),
+    [(BATCH, len(BATCH)), (LARGE, len(LARGE)), (HUGE, len(HUGE) - BLOCK_BYTES)],
 )
 async def test_an_object_is_written_beside_its_chunk_and_has_its_name_after_it(
     tmp_path: Path, data: bytes, draft_bytes: int
@@ -249,19 +265,20 @@ async def test_an_object_is_written_beside_its_chunk_and_has_its_name_after_it(
     assert rig.were_early == [True]
 
 
-async def test_a_chunk_that_the_disk_refuses_has_no_object(tmp_path: Path) -> None:
+@WAYS
+async def test_a_chunk_that_the_disk_refuses_has_no_object(tmp_path: Path, data: bytes) -> None:
     def refuse(path: str) -> None:
         raise OSError(errno.ENOSPC, "no space left on device", path)
 
     rig = Rig(tmp_path, fail=Files(refuse))
     rig.journal.add(NOTE)
     async with running(rig):
-        rig.append(LARGE)
+        rig.append(data)
         await rig.settle()
         assert rig.outcomes.of_token == {(0, 0): ["StorageFailed"]}
         assert rig.objects() == []
         assert os.listdir(tmp_path / "chunks") == ["lock"]
-        rig.append(LARGE, token=1)
+        rig.append(data, token=1)
         await rig.settle()
         assert rig.outcomes.of_token[1, 0] == ["committed"]
         assert await noted(rig) == (NOTE,), "the next object tells what this one could not"
@@ -280,14 +297,17 @@ async def test_an_append_that_the_disk_refuses_is_not_in_the_object(tmp_path: Pa
         assert rig.were_early == [False]
 
 
-async def test_notes_that_the_disk_refuses_are_not_in_the_object(tmp_path: Path) -> None:
+@WAYS
+async def test_notes_that_the_disk_refuses_are_not_in_the_object(
+    tmp_path: Path, data: bytes
+) -> None:
     def refuse(path: str) -> None:
         raise OSError(errno.EIO, "I/O error", path)
 
     rig = Rig(tmp_path, fail=Files(refuse, record=2))
     rig.journal.add(NOTE)
     async with running(rig):
-        rig.append(LARGE)
+        rig.append(data)
         await rig.settle()
         assert rig.outcomes.of_token == {(0, 0): ["committed"]}
         assert await noted(rig) == ()
@@ -300,51 +320,65 @@ async def noted(rig: Rig) -> Sequence[CommitNote]:
     return tuple((await WalObjectReader(rig.store).verify(key)).notes.commits)
 
 
-async def test_a_chunk_whose_file_is_deleted_meanwhile_has_no_object(tmp_path: Path) -> None:
+@WAYS
+async def test_a_chunk_whose_file_is_deleted_meanwhile_has_no_object(
+    tmp_path: Path, data: bytes
+) -> None:
     def delete(path: str) -> None:
         Path(path).with_suffix(".data").unlink()
 
     rig = Rig(tmp_path, fail=Files(delete))
     async with running(rig):
-        rig.append(LARGE)
+        rig.append(data)
         await rig.settle()
         assert rig.outcomes.of_token == {(0, 0): ["ChunkLost"]}
         assert rig.objects() == []
 
 
+@WAYS
 async def test_what_could_not_be_put_beside_is_uploaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, data: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: object) -> None:
         raise ObjectStoreUnavailable("the disk is full")
 
     monkeypatch.setattr(FileStore, "put_in_thread", refused)
     async with running(Rig(tmp_path)) as rig:
-        rig.append(LARGE, OTHER)
+        rig.append(data, OTHER)
         await rig.settle()
         assert {*map(tuple, rig.outcomes.of_token.values())} == {("committed",)}
         assert rig.were_early == [False]
         assert rig.store.statistics().puts == 1
 
 
-async def test_a_failpoint_before_the_put_ends_the_uploader(tmp_path: Path) -> None:
+@WAYS
+async def test_a_failpoint_before_the_put_ends_the_write_path(tmp_path: Path, data: bytes) -> None:
     rig = Rig(tmp_path)
     async with rig.store:
         uploading = asyncio.create_task(rig.uploader.run())
         writing = asyncio.create_task(rig.loop.run())
         arm("upload.before_put=raise")
         try:
-            rig.append(LARGE)
-            with pytest.raises(ExceptionGroup) as raised:
-                await uploading
+            rig.append(data)
+            await asyncio.wait([writing, uploading], return_when=asyncio.FIRST_COMPLETED)
         finally:
             arm("")
-        assert raised.group_contains(FailpointError)
-        assert rig.outcomes.of_token == {(0, 0): ["CommitOutcomeUnknown"]}
+        for task in (writing, uploading):
+            task.cancel()
+        ended = await asyncio.gather(writing, uploading, return_exceptions=True)
+        assert any(map(is_of_a_failpoint, ended))
+        (outcomes,) = rig.outcomes.of_token.values()
+        assert outcomes in (["CommitOutcomeUnknown"], ["StorageFailed"])
+        chunks = os.listdir(tmp_path / "chunks")
+        assert (outcomes == ["StorageFailed"]) == (chunks == ["lock"]), "what is in no chunk failed"
         assert rig.objects() == []
-        rig.loop.close()
-        await writing
+        assert rig.draft_bytes() == 0
     rig.directory.close()
+
+
+def is_of_a_failpoint(error: object) -> bool:
+    group = error.exceptions if isinstance(error, BaseExceptionGroup) else [error]
+    return any(isinstance(one, FailpointError) for one in group)
 
 
 @asynccontextmanager
@@ -387,7 +421,8 @@ async def test_the_end_of_the_uploader_gives_up_a_put(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("batch_count", "data_bytes", "seals", "under_way"),
     [
-        (1, PUT_AT_ONCE_BYTES_MAX, True, 0),
+        (1, PUT_WITH_CHUNK_BYTES_MAX, True, 0),
+        (1, PUT_AT_ONCE_BYTES_MAX, False, 0),
         (FEW_MAX + 1, 1 << 30, True, 0),
         (FEW_MAX, 1 << 20, False, 0),
         (1, 1 << 30, True, 1),
@@ -400,11 +435,11 @@ async def test_other_chunks_are_not_put_beside(
     early = EarlyPuts(puts, under_way=lambda: under_way)
     assert early.beside(batch_count, data_bytes, seals=seals) is None
     without = EarlyPuts(None, under_way=lambda: 0)
-    assert without.beside(1, 1 << 20, seals=True) is None
+    assert without.beside(1, 2 << 20, seals=True) is None
     await early.close()
     closed = EarlyPuts(puts, under_way=lambda: 0)
     await closed.close()
-    assert closed.beside(1, 1 << 20, seals=True) is None
+    assert closed.beside(1, 2 << 20, seals=True) is None
 
 
 async def test_there_is_one_put_beside_at_a_time(tmp_path: Path) -> None:
@@ -412,12 +447,12 @@ async def test_there_is_one_put_beside_at_a_time(tmp_path: Path) -> None:
     early = EarlyPuts(
         FileStore(tmp_path, clock=SystemClock(), rng=random.Random(1)), under_way=lambda: 0
     )
-    first = early.beside(1, 1 << 20, seals=True)
+    first = early.beside(1, 2 << 20, seals=True)
     assert first is not None
-    assert early.beside(1, 1 << 20, seals=True) is None
+    assert early.beside(1, 2 << 20, seals=True) is None
     first.give_up()
     assert not await first.has_stored()
-    second = early.beside(1, 1 << 20, seals=True)
+    second = early.beside(1, 2 << 20, seals=True)
     assert second is not None
     await early.close()
     assert second.has_ended
@@ -425,35 +460,27 @@ async def test_there_is_one_put_beside_at_a_time(tmp_path: Path) -> None:
 
 async def test_a_put_for_which_no_chunk_was_begun_ends_with_nothing_stored(tmp_path: Path) -> None:
     async with running(Rig(tmp_path)) as rig:
-        put = rig.uploader.early.beside(1, len(LARGE), seals=True)
+        put = rig.uploader.early.beside(1, len(LARGE), seals=False)
         assert put is not None
         put.finish(None)
         assert not await put.has_stored()
         assert rig.objects() == []
 
 
-@pytest.mark.parametrize("is_lent", [True, False])
 @pytest.mark.parametrize("place", [0, 16, 21, len(LARGE) - 1])
-async def test_memory_that_was_written_over_is_not_put(
-    tmp_path: Path, place: int, is_lent: bool
-) -> None:
+async def test_memory_that_was_written_over_is_not_put(tmp_path: Path, place: int) -> None:
     async with running(Rig(tmp_path)) as rig:
         batches, other = (pending(rig.pool, A0, LARGE) for _ in range(2))
         writer = rig.directory.open_chunk()
         placed = writer.place([batches])
-        put = rig.uploader.early.beside(1, len(LARGE), seals=True)
+        put = rig.uploader.early.beside(1, len(LARGE), seals=False)
         assert put is not None
         flip(other.payload, place)
-        laid_out = rig.directory.objects.lay_out(writer.identity, placed.batches())
-        if is_lent:
-            put.lend(writer, laid_out.plan, [other.payload])
-        else:
-            put.add(writer, placed.batches(), placed._replace(data=other.payload.views()))
+        put.add(writer, placed.batches(), placed._replace(data=other.payload.views()))
         writer.write(placed)
-        chunk = rig.directory.seal(writer, (), laid_out)
+        chunk = rig.directory.seal(writer, ())
         assert chunk is not None
         put.finish(chunk.plan)
-        await asyncio.to_thread(put.wait_read)
         batches.payload.release()
         other.payload.release()
         chunk.early_put = put
