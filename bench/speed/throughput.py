@@ -150,7 +150,7 @@ def measure_produce(
         sink(topic_of(MANY_PARTITIONS), MANY_PARTITIONS) as many,
     ):
         for _ in range(rounds):
-            with fresh_directory() as directory, _broker(directory) as broker:
+            with fresh_directory() as directory, broker_of_rows(directory) as broker:
                 with ResidentMemory(broker.pid) as memory:
                     PLAIN.run(broker.bootstrap, int(busy_bytes))
                     for disk in (BUSY, IDLE):
@@ -182,7 +182,7 @@ def topic_of(partitions: int) -> str:
 
 
 @contextmanager
-def _broker(directory: Path) -> Iterator[BenchBroker]:
+def broker_of_rows(directory: Path) -> Iterator[BenchBroker]:
     """A broker with the topics of all rows."""
     with BenchBroker(directory / "data", {"num.partitions": PARTITIONS}) as broker:
         for partitions in sorted({row.partitions for row in ROWS}):
