@@ -4,13 +4,15 @@ Each acknowledgement stands for a chunk file, a synced object and a synced appen
 event loop with threads, as a broker's does (bench/speed/durable_sink.py); nothing is decoded,
 checked or decided. So a broker that does more has no higher rate, but for noise.
 
-A broker runs by turns with that server, on the same disk in the same minute: `durable_share_…` is
-what it has of the server's rate, or the server's wait of the broker's. A ratio of two of the
-server's rates is no limit of a broker's ratio: a broker that is slow with plain producers has a
-better one. `…_at_limit` is one: what the ratio would be if the producers above the line were as
-fast as with that server, and those below it as they are with the broker.
+A broker runs by turns with that server, on the same disk in the same minute, each time when all
+that was written before has reached it: `durable_share_…` is what the broker has of the server's
+rate, or the server's wait of the broker's. A ratio of two of the server's rates is no limit of a
+broker's ratio: a broker that is slow with plain producers has a better one. `…_at_limit` is one:
+what the ratio would be if the producers above the line were as fast as with that server, and those
+below it as they are with the broker.
 """
 
+import os
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -94,11 +96,13 @@ def measure_durable_limits(
                         for address, _ in both:
                             PLAIN.run(address, warm_bytes)
                         for address, found in both:
+                            os.sync()
                             _measure_waits(address, paced_s, found)
                     for row in ROWS:
                         if row.partitions == partitions:
                             size = int((row.mib << 20) * scale)
                             for address, found in both:
+                                os.sync()
                                 found[row.name].append(row.run(address, size).mb_per_s)
         progress(number + 1, rounds)
     return runs
