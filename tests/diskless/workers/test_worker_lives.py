@@ -112,8 +112,8 @@ def test_chunks_of_a_worker_that_is_no_more_are_committed(tmp_path: Path, worker
         confluent_producer(broker.bootstrap).list_topics(TOPIC, 60)
         broker.stop()
     with BrokerProcess(data, tmp_path, settings) as broker:
-        # No worker gets as far as the store.
-        broker.start({"DISKLESS_FAILPOINTS": "upload.before_put=kill:1"})
+        # No worker gets further than its chunk.
+        broker.start({"DISKLESS_FAILPOINTS": "chunk.after_append=kill:1"})
         producers = [
             confluent_producer(broker.bootstrap, message_timeout_ms=200_000) for _ in range(9)
         ]
