@@ -4,13 +4,16 @@ Chunk writing goes through a `Disk`, so that a test can give it a disk that is f
 or writes half of what it gets. Every method is one system call and raises OSError.
 """
 
+import ctypes
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from wal.crc import Buffer
 
 IOV_MAX: Final = int(os.sysconf("SC_IOV_MAX"))
+_SYNC_FILE_RANGE_WRITE: Final = 2
+"""Begin to write what is not being written yet."""
 
 
 class Disk(Protocol):
@@ -94,3 +97,29 @@ def _behind(vectors: Sequence[Buffer], written: int) -> Sequence[Buffer]:
     if written:
         left[0] = memoryview(left[0])[written:]
     return left
+
+
+def _found() -> Callable[[int, int, int, int], int] | None:
+    """`sync_file_range` of the C library, for Python has no door to it; None: not on this system.
+
+    Called so, it gives the interpreter's lock away.
+    """
+    function = getattr(ctypes.CDLL(None), "sync_file_range", None)
+    if function is None:
+        return None
+    function.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+    call: Callable[[int, int, int, int], int] = function
+    return call
+
+
+_sync_file_range: Final = _found()
+
+
+def begin_write_back(fd: int) -> None:
+    """Have the system begin to write all that the file got by now to its disk, and do not wait.
+
+    It promises nothing, and where it cannot be, nothing happens: whoever needs the bytes on the
+    disk syncs the file afterwards.
+    """
+    if _sync_file_range is not None:
+        _sync_file_range(fd, 0, 0, _SYNC_FILE_RANGE_WRITE)

@@ -27,6 +27,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Final
 
 from wal.coordinates import ObjectKey
+from wal.disk import begin_write_back
 from wal.errors import (
     CorruptObject,
     DisklessError,
@@ -36,7 +37,6 @@ from wal.errors import (
 )
 from wal.private_copy import BLOCK_BYTES, is_aligned
 from wal.stores.object_store import Buffer, ObjectBody
-from wal.stores.write_back import begin_write_back
 
 REFUSALS: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 

@@ -16,8 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from wal import disk
 from wal.clock import ManualClock, SystemClock
 from wal.coordinates import ObjectKey
+from wal.disk import begin_write_back
 from wal.errors import (
     ObjectNotFound,
     ObjectStoreRefused,
@@ -26,10 +28,8 @@ from wal.errors import (
     UploadOutcomeUnknown,
 )
 from wal.private_copy import BLOCK_BYTES, aligned_buffer
-from wal.stores import write_back
 from wal.stores.file_store import BlockingFileStore, FileStore, FileStoreSettings
 from wal.stores.object_store import STAGING_DIRECTORY, Buffer, BytesBody
-from wal.stores.write_back import begin_write_back
 
 KEY = ObjectKey("wal/3f/01HZZZZZZZZZZZZZZZZZZZZZZZ")
 BODY = bytes(range(256)) * 100
@@ -212,7 +212,7 @@ def test_to_begin_writing_a_file_to_its_disk_promises_nothing(
     with (tmp_path / "file").open("r+b") as file:
         begin_write_back(file.fileno())
         begin_write_back(-1)
-        monkeypatch.setattr(write_back, "_sync_file_range", None)
+        monkeypatch.setattr(disk, "_sync_file_range", None)
         begin_write_back(file.fileno())
     assert (tmp_path / "file").read_bytes() == BODY
 
