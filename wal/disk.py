@@ -100,9 +100,9 @@ def _behind(vectors: Sequence[Buffer], written: int) -> Sequence[Buffer]:
 
 
 def _found() -> Callable[[int, int, int, int], int] | None:
-    """`sync_file_range` of the C library, for Python has no door to it; None: not on this system.
+    """Returns `sync_file_range` of the C library, or None where the system does not have it.
 
-    Called so, it gives the interpreter's lock away.
+    Python does not offer the call. Through ctypes it releases the interpreter's lock.
     """
     function = getattr(ctypes.CDLL(None), "sync_file_range", None)
     if function is None:

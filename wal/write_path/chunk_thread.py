@@ -3,8 +3,8 @@
 It owns nothing between two calls: the open chunk goes back to the loop with each. A call never
 raises; what went wrong is in its result, beside the chunk that there may be nevertheless.
 
-A chunk that one append makes is laid out before it is written. Then its object is put beside that
-(wal/write_path/early_puts.py): this thread gives it to the store, writes the chunk while the disk
+A chunk that one append makes is laid out before it is written. Where that is for this thread to put
+(wal/write_path/early_puts.py), it gives the object to the store, writes the chunk while the disk
 takes the object, and waits for the disk. A put that began with the chunk's first append gets each
 append before the chunk does, and hears in the end which object the chunk became.
 """
@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 
 from wal.chunks.chunk import ChunkWriter, PendingBatches, Waiting
 from wal.chunks.chunk_directory import ChunkDirectory
-from wal.chunks.laying_out import LaidOut
 from wal.chunks.sealed_chunk import SealedChunk
 from wal.chunks.wal_object import FreshObjectBody
 from wal.errors import AppendTooLarge, DisklessError, Overloaded, StorageFailed
@@ -62,16 +61,15 @@ class ChunkThread:
 
         The payloads of `earlier` were given back. `put` is for a chunk that `group` begins.
         """
-        if seals and writer is None and put is None and self._is_put_with_its_chunk(group):
-            return self._write_with_put(group)
+        if seals and writer is None and group:
+            return self._write_whole(group, put)
         chunk: SealedChunk | None = None
-        laid_out: LaidOut | None = None
         refused: DisklessError | None = None
         is_appended = False
         try:
             if group:
                 try:
-                    writer, laid_out = self._append(writer, group, put, seals=seals)
+                    writer = self._append(writer, group, put)
                 except _REFUSALS as error:
                     refused = error
                 else:
@@ -80,7 +78,7 @@ class ChunkThread:
             if seals and writer is not None:
                 batches = [*earlier, *(group if is_appended else ())]
                 sealing, writer = writer, None
-                chunk = self._directory.seal(sealing, _waiting(batches), laid_out)
+                chunk = self._directory.seal(sealing, _waiting(batches))
                 if chunk is not None and put is not None:
                     chunk.early_put = put
                 elif chunk is not None:
@@ -97,48 +95,47 @@ class ChunkThread:
         writer: ChunkWriter | None,
         group: Sequence[PendingBatches],
         put: PutBeside | None,
-        *,
-        seals: bool,
-    ) -> tuple[ChunkWriter, LaidOut | None]:
+    ) -> ChunkWriter:
         """Append to the open chunk, or to a new one, which is not left behind when that fails."""
         opened = writer or self._directory.open_chunk()
-        laid_out: LaidOut | None = None
         try:
             placed = opened.place(group)
             if put is not None:
-                batches = placed.batches()
-                if seals and writer is None:
-                    laid_out = self._directory.objects.lay_out(opened.identity, batches)
-                    batches = laid_out.plan.batches
-                put.add(opened, batches, placed)
+                put.add(opened, placed.batches(), placed)
             opened.write(placed)
         except BaseException:
             if writer is None:
                 # Nothing is in it: this removes its files.
-                self._directory.seal(opened, (), laid_out)
+                self._directory.seal(opened, ())
             raise
-        return opened, laid_out
+        return opened
 
-    def _is_put_with_its_chunk(self, group: Sequence[PendingBatches]) -> bool:
-        batch_count = sum([some.batch_count for some in group])
-        data_bytes = sum([some.payload.length_bytes for some in group])
-        return data_bytes > 0 and self._puts.takes_with_chunk(batch_count, data_bytes)
-
-    def _write_with_put(self, group: Sequence[PendingBatches]) -> Written:
-        """Make a chunk of `group` while its object is put."""
+    def _write_whole(self, group: Sequence[PendingBatches], put: PutBeside | None) -> Written:
+        """Make a chunk of `group`, which takes no other append."""
+        chunk: _WholeChunk | None = None
+        written: Written | None = None
         try:
             chunk = _WholeChunk(self._directory, group)
-        except _REFUSALS as error:
-            return Written(None, False, None, error, None)
+            if put is not None:
+                chunk.add_to(put)
+            elif self._puts.takes_with_chunk(chunk.batch_count, chunk.data_bytes):
+                return self._write_with_put(chunk)
+            written = chunk.write()
+            if written.chunk is not None:
+                written.chunk.early_put = put
+            return written
         except BaseException as error:
-            return Written(None, False, None, None, error)
-        is_stored = False
-        try:
-            is_stored = self._puts.with_chunk(
-                chunk.body, lambda: self._is_cancelled() or chunk.is_over, chunk.write
-            )
-        except BaseException as error:
-            return chunk.written_before(error)
+            return _not_appended(error) if chunk is None else chunk.ended_by(error)
+        finally:
+            if put is not None:
+                sealed = None if written is None else written.chunk
+                put.finish(None if sealed is None else sealed.plan)
+
+    def _write_with_put(self, chunk: "_WholeChunk") -> Written:
+        """Write it while its object is put. Raises: FailpointError."""
+        is_stored = self._puts.with_chunk(
+            chunk.body, lambda: self._is_cancelled() or chunk.is_over, chunk.write
+        )
         written = chunk.written or chunk.write()
         if written.chunk is not None:
             written.chunk.is_stored = is_stored
@@ -160,6 +157,8 @@ class _WholeChunk:
         except BaseException:
             directory.seal(self._writer, ())
             raise
+        self.batch_count: Final = len(batches)
+        self.data_bytes: Final = self._placed.data_end
         self.written: Written | None = None
         """What came of it, once it was written."""
 
@@ -177,27 +176,28 @@ class _WholeChunk:
         chunk = self.written.chunk
         return chunk is None or chunk.plan is not self._laid_out.plan
 
+    def add_to(self, put: PutBeside) -> None:
+        """Have `put` store its object."""
+        put.add(self._writer, self._laid_out.plan.batches, self._placed)
+
     def write(self) -> Written:
         """Write and seal it."""
         self.written = self._written()
         return self.written
 
-    def written_before(self, error: BaseException) -> Written:
+    def ended_by(self, error: BaseException) -> Written:
         """What came of it before `error`, which ends the write loop."""
         if self.written is None:
             self._remove()
-            return Written(None, False, None, None, error)
+            return _not_appended(error)
         return self.written._replace(chunk=None, error=error)
 
     def _written(self) -> Written:
         try:
             self._writer.write(self._placed)
-        except _REFUSALS as error:
-            self._remove()
-            return Written(None, False, None, error, None)
         except BaseException as error:
             self._remove()
-            return Written(None, False, None, None, error)
+            return _not_appended(error)
         try:
             failpoint("chunk.after_append")
             chunk = self._directory.seal(self._writer, _waiting(self._group), self._laid_out)
@@ -208,6 +208,13 @@ class _WholeChunk:
     def _remove(self) -> None:
         """Nothing is in it: this removes its files."""
         self._directory.seal(self._writer, (), self._laid_out)
+
+
+def _not_appended(error: BaseException) -> Written:
+    """What an append brings that is in no chunk because of `error`."""
+    if isinstance(error, _REFUSALS):
+        return Written(None, False, None, error, None)
+    return Written(None, False, None, None, error)
 
 
 def _waiting(batches: Sequence[PendingBatches]) -> Sequence[Waiting]:

@@ -6,6 +6,7 @@ tests/wal/write_path/test_puts_beside.py.
 
 import asyncio
 import random
+import re
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -19,23 +20,22 @@ from tests.support.chunks.write_path import (
     A0,
     SETTINGS,
     Outcomes,
-    batch_bytes,
+    object_bytes,
     open_directory,
     pending,
 )
 from wal.chunks.buffer import BufferPool
 from wal.chunks.sealed_chunk import SealedChunk
+from wal.chunks.wal_object import FreshObjectBody, WalObjectBody
 from wal.clock import SystemClock
 from wal.coordinates import ObjectKey
-from wal.errors import ObjectStoreUnavailable
+from wal.errors import CorruptChunk, ObjectStoreUnavailable
 from wal.failpoint import FailpointError, arm
 from wal.stores.file_store import FileStore
 from wal.stores.observed_store import ObservedStore, StoreReach
 from wal.write_path.early_puts import PUT_AT_ONCE_BYTES_MAX, EarlyPuts
 from wal.write_path.uploader import Uploader
 from wal.write_path.write_loop import WriteLoop
-
-OTHER = batch_bytes(b"y" * 200)
 
 
 def never() -> bool:
@@ -172,6 +172,29 @@ async def test_a_failpoint_before_the_put_is_not_taken_for_the_stores_failure(
             arm("")
         await rig.uploader.submit(chunk)
         assert await rig.uploader.drain(60)
+
+
+@pytest.mark.parametrize("place", [0, 8, 12, 16, 20, 21, len(BATCH) - 1])
+async def test_memory_that_was_written_over_is_not_put(tmp_path: Path, place: int) -> None:
+    async with running_rig(tmp_path) as rig:
+        chunk = rig.chunk(2)
+        data = bytearray(BATCH)
+        data[place] ^= 1
+        pool = BufferPool(1 << 20)
+        payloads = [pool.adopt(BATCH), pool.adopt(bytes(data))]
+        body = FreshObjectBody(chunk.plan, payloads, chunk.data_path)
+        with pytest.raises(CorruptChunk, match=re.escape(chunk.data_path)):
+            body.fragments()
+        written: list[None] = []
+        early = rig.uploader.early
+        assert not await asyncio.to_thread(
+            early.with_chunk, body, never, lambda: written.append(None)
+        )
+        assert not written, "who calls writes the chunk then"
+        expected = object_bytes(WalObjectBody(chunk, chunk.plan))
+        await rig.uploader.submit(chunk)
+        assert await rig.uploader.drain(60)
+        assert await rig.observed.get(chunk.object_key) == expected
 
 
 async def test_the_write_loop_puts_in_its_thread_and_hands_over_afterwards(tmp_path: Path) -> None:

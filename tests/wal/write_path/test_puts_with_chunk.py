@@ -5,8 +5,7 @@ tests/wal/write_path/test_puts_beside.py.
 """
 
 import asyncio
-import random
-import re
+import errno
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -20,6 +19,7 @@ from tests.support.chunks.write_path import (
     A0,
     A1,
     SETTINGS,
+    FaultyDisk,
     Outcomes,
     batch_bytes,
     object_bytes,
@@ -34,8 +34,6 @@ from wal.chunks.wal_object import FreshObjectBody, WalObjectBody
 from wal.clock import SystemClock
 from wal.columns import FEW_MAX
 from wal.coordinates import ObjectKey
-from wal.errors import CorruptChunk, ObjectNotFound
-from wal.stores.file_store import FileStore
 from wal.stores.object_store import ObjectBody
 from wal.write_path.early_puts import (
     PUT_AT_ONCE_BYTES_MAX,
@@ -45,10 +43,6 @@ from wal.write_path.early_puts import (
 from wal.write_path.write_loop import WriteLoop
 
 OTHER = batch_bytes(b"y" * 200)
-
-
-def never() -> bool:
-    return False
 
 
 class RecordingPuts:
@@ -79,7 +73,10 @@ class RecordingPuts:
 
 
 def write_loop(
-    directory: ChunkDirectory, puts: RecordingPuts, under_way: Callable[[], int]
+    directory: ChunkDirectory,
+    puts: RecordingPuts,
+    under_way: Callable[[], int],
+    outcomes: Outcomes | None = None,
 ) -> WriteLoop:
     async def take(_: SealedChunk) -> None:
         pass
@@ -89,7 +86,7 @@ def write_loop(
         settings=replace(SETTINGS, commit_interval_ms=60_000, commit_early=True),
         clock=SystemClock(),
         on_sealed=take,
-        on_failed=Outcomes().failed,
+        on_failed=(outcomes or Outcomes()).failed,
         under_way=under_way,
         puts=EarlyPuts(puts, under_way=under_way),
     )
@@ -145,6 +142,53 @@ async def test_the_put_of_a_loop_that_is_cancelled_is_given_up_and_its_chunk_sta
     again.close()
 
 
+@pytest.mark.parametrize("data", [BATCH, batch_bytes(b"x" * 2_000_000)])
+async def test_a_chunk_that_cannot_be_opened_fails_its_batches_and_no_others(
+    tmp_path: Path, data: bytes
+) -> None:
+    """Put by the thread that writes it, or beside it."""
+    left = 1
+
+    def refuse_once(call: str, path: str) -> None:
+        nonlocal left
+        if call == "open" and path.endswith(".idx") and left:
+            left -= 1
+            raise OSError(errno.EMFILE, "too many open files", path)
+
+    directory = open_directory(tmp_path, disk=FaultyDisk(refuse_once))
+    directory.recover()
+    puts, outcomes, pool = RecordingPuts(), Outcomes(), BufferPool(1 << 23)
+    loop = write_loop(directory, puts, lambda: 0, outcomes)
+    running_loop = asyncio.create_task(loop.run())
+    for token in range(2):
+        loop.append_nowait(pending(pool, A0, data, token=token))
+        await loop.flush()
+    assert outcomes.of_token == {0: ["StorageFailed"]}
+    assert loop.statistics().chunks_sealed == 1
+    assert pool.statistics().in_use_bytes == 0
+    loop.close()
+    await running_loop
+    directory.close()
+
+
+async def test_a_broken_store_ends_the_loop_and_the_chunk_stays(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise RuntimeError("a bug in the store")
+
+    directory = open_directory(tmp_path)
+    directory.recover()
+    outcomes = Outcomes()
+    loop = write_loop(directory, RecordingPuts(fail), lambda: 0, outcomes)
+    loop.append_nowait(pending(BufferPool(1 << 20), A0, BATCH, token=0))
+    with pytest.raises(RuntimeError, match="a bug in the store"):
+        await loop.run()
+    assert outcomes.of_token == {0: ["CommitOutcomeUnknown"]}
+    directory.close()
+    again = open_directory(tmp_path)
+    assert len(again.recover()) == 1
+    again.close()
+
+
 # --- one put --------------------------------------------------------------------------------------
 
 
@@ -185,27 +229,4 @@ def test_what_is_put_from_memory_is_what_would_be_read_back(
     fresh = FreshObjectBody(chunk.plan, payloads, chunk.data_path)
     assert object_bytes(fresh) == object_bytes(WalObjectBody(chunk, chunk.plan))
     assert fresh.length_bytes == chunk.plan.object_bytes
-    directory.close()
-
-
-@pytest.mark.parametrize("place", [0, 8, 12, 16, 20, 21, len(BATCH) - 1])
-async def test_memory_that_was_written_over_is_not_put(tmp_path: Path, place: int) -> None:
-    (tmp_path / "chunks").mkdir()
-    directory = open_directory(tmp_path / "chunks")
-    directory.recover()
-    chunk = sealed(directory, [(A1, BATCH), (A0, BATCH)])
-    data = bytearray(BATCH)
-    data[place] ^= 1
-    payloads = [cut(BufferPool(1 << 20), data) for data in (BATCH, bytes(data))]
-    body = FreshObjectBody(chunk.plan, payloads, chunk.data_path)
-    with pytest.raises(CorruptChunk, match=re.escape(chunk.data_path)):
-        body.fragments()
-    written: list[None] = []
-    store = FileStore(tmp_path / "objects", clock=SystemClock(), rng=random.Random(1), sync=False)
-    async with store:
-        early = EarlyPuts(store, under_way=lambda: 0)
-        assert not early.with_chunk(body, never, lambda: written.append(None))
-        assert not written, "who calls writes the chunk then"
-        with pytest.raises(ObjectNotFound):
-            await store.head(chunk.object_key)
     directory.close()
